@@ -38,3 +38,15 @@ def test_a_fork_is_changed_by_set(cli_store: CliStore) -> None:
     )
     cli_store.until(forked["run_id"], lambda view: view.status == "COMPLETED")
     assert cli_store.mill.show(forked["forked_from"]).status == "FAILED", "the other run is left as it is"
+
+
+def test_a_tolerated_item_of_a_completed_run_is_repeated_by_a_fork(cli_store: CliStore) -> None:
+    """A completed run is never reopened, so no retry is recommended."""
+    failing = {"id": "m", "type": "fail", "map": {"over": [1], "tolerate": 1}}
+    run_id = cli_store.start({"name": "tolerant", "nodes": [failing]})
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
+    shown = cli_store.fine("dlq", "show", run_id, "m", "--item", "0")
+    assert f"→ tidemill runs fork {run_id} --node m" in shown
+    assert "dlq retry" not in shown
+    refused = cli_store("dlq", "retry", "--run", run_id)
+    assert "to run a node again: tidemill runs fork RUN --node NODE" in refused.out

@@ -39,10 +39,13 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
     """Show a dead letter, and the input it failed with."""
     from tidemill.cli.render.lists import print_dead_letter
 
-    return session.ask_and_print(
-        lambda mill: mill.dead_letter(run, node, visit=visit, index=item),
-        lambda letter: print_dead_letter(session, letter),
-    )
+    final: list[bool] = []
+
+    def ask(mill: Tidemill) -> Any:
+        final.append(mill.show(run).status == "COMPLETED")
+        return mill.dead_letter(run, node, visit=visit, index=item)
+
+    return session.ask_and_print(ask, lambda letter: print_dead_letter(session, letter, final=final[0]))
 
 
 @dlq.command("retry")

@@ -502,7 +502,8 @@ def _job(job: Held) -> str:
 INPUT_LINES_MAX = 40
 
 
-def print_dead_letter(session: StoreSession, letter: Mapping[str, Any]) -> None:
+def print_dead_letter(session: StoreSession, letter: Mapping[str, Any], *, final: bool) -> None:
+    """Print a letter and what can be done with it; a run that is `final` cannot be retried."""
     item = f" item {letter['index']}" if letter["index"] is not None else ""
     print_title(f"{letter['workflow']} · {letter['node']}{item}", f"run {letter['run_id']}")
     print_facts(_dead_letter_facts(letter))
@@ -510,7 +511,8 @@ def print_dead_letter(session: StoreSession, letter: Mapping[str, Any]) -> None:
     if letter["status"] == "open":
         which = ("--item", str(letter["index"])) if item else ()
         print()
-        print_hint(session.command("dlq", "retry", "--run", letter["run_id"]))
+        retry = ("dlq", "retry", "--run", letter["run_id"])
+        print_hint(session.command(*(("runs", "fork", letter["run_id"], "--node", letter["node"]) if final else retry)))
         print_hint(session.command("dlq", "discard", letter["run_id"], letter["node"], *which))
 
 

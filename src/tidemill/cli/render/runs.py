@@ -382,6 +382,8 @@ def print_reprocessed(outcome: Reprocessed) -> None:
     print_rows(columns, runs, lambda run: f"{run.problem} [{run.code}]" if run.problem else "")
     verb = "would be retried" if any(run.result == "would retry" for run in runs) else "retried"
     print_hint(f"{counted(outcome.matched, 'dead letter')} in {counted(len(runs), 'run')}, {retried} {verb}")
+    if any(run.code == "run_completed" for run in runs):
+        print_hint("a completed run stays as it is; to run a node again: tidemill runs fork RUN --node NODE")
     if outcome.more:
         print_hint("there are more: the same command again, or a higher --limit")
 
