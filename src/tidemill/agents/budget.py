@@ -35,12 +35,14 @@ UNBILLED = frozenset(
 """Codes of failed calls that cost nothing, unless the provider may have received the request before it was cut off; of
 any other it is assumed that they cost what was set aside."""
 
-_COUNT = {"type": "integer", "minimum": 1}
+_COUNT = {"type": "integer", "minimum": 1, "maximum": 10**12}
+MONEY_MAX = 10.0**9
+"""Of one call."""
 BUDGET_SCHEMA: dict[str, Any] = object_schema(
     (),
     calls=_COUNT,
     tokens=_COUNT,
-    money={"type": "number", "exclusiveMinimum": 0},
+    money={"type": "number", "exclusiveMinimum": 0, "maximum": 10**9},
     seconds={"type": "number", "exclusiveMinimum": 0},
     identical_calls=_COUNT | {"maximum": 100, "default": 3},
     warn_at={"type": "number", "exclusiveMinimum": 0, "maximum": 1, "default": 0.8},
@@ -138,4 +140,5 @@ def spent_by_failure(failed: Fail | FailedCall, reserved: Spend) -> Spend:
 
 def amount_of(usage: Usage, prices: Prices | None, cost: float | None) -> Spend:
     money = cost if cost is not None else 0.0 if prices is None else usage.cost(prices)
-    return Spend(1, usage.input_tokens + usage.output_tokens, round(money * MICROS), usage.cached_tokens)
+    micros = round(min(max(0.0, money), MONEY_MAX) * MICROS)
+    return Spend(1, usage.input_tokens + usage.output_tokens, micros, usage.cached_tokens)

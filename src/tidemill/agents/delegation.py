@@ -45,7 +45,8 @@ RESEARCHER = "agent-researcher"
 FAILURE = "$child_failed"
 
 _TEXT = {"type": "string", "minLength": 1}
-_COUNT, _AMOUNT = {"type": "integer", "minimum": 1}, {"type": "number", "exclusiveMinimum": 0}
+_COUNT = {"type": "integer", "minimum": 1, "maximum": 10**12}
+_AMOUNT = {"type": "number", "exclusiveMinimum": 0, "maximum": 10**9}
 _BUDGET = object_schema((), tokens=_COUNT, money=_AMOUNT, calls=_COUNT)
 _WORKFLOW = object_schema(("workflow",), workflow=_TEXT, description=_TEXT, budget=_BUDGET)
 _INTERPRETER = object_schema(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,9 +11,12 @@ import pytest
 from tests.fixtures.agents import Answer, Model, Tools, agent, at_work, of_agent, records, tags
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import document
+from tidemill.agents.budget import amount_of
+from tidemill.bootstrap import engine_at
 from tidemill.engine.agents.accounts import RESERVED_MS, AgentAccounts
+from tidemill.errors import Rejected
 from tidemill.handlers.contract import Fail
-from tidemill.handlers.llm.provider import OnText, Question, Reply, Usage
+from tidemill.handlers.llm.provider import OnText, Prices, Question, Reply, Usage, bounded_usage
 from tidemill.kernel.events import NodeWaiting
 from tidemill.kernel.spending import Budget, Spend
 
@@ -242,3 +246,38 @@ async def test_an_agent_stops_when_the_day_s_budget_is_used_up(mill: Cluster) ->
     assert (await tags(mill, run.run_id)).endswith("tool failed")
     assert (await mill.state(run.run_id)).spent.calls == 4, "the refused call counts for nobody"
     assert (await worker.engine.agents.accounts.spent_today(TENANT)).calls == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"budget": {"tokens": 10**30}}, "/budget/tokens"),
+        ({"budget": {"calls": 0}}, "/budget/calls"),
+        ({"budget": {"money": 1e300}}, "/budget/money"),
+        ({"max_tokens": 10**30}, "/max_tokens"),
+        ({"prices": {"input_per_million": 1e300, "output_per_million": 1}}, "/prices/input_per_million"),
+    ],
+)
+async def test_amounts_that_no_budget_can_count_are_refused(fields: dict[str, Any], path: str) -> None:
+    async with engine_at("memory://") as made:
+        config = {"provider": "scripted", "prompt": "Go.", "answers": ["hi"], **fields}
+        with pytest.raises(Rejected) as refused:
+            await made.publish({"name": "x", "nodes": [{"id": "a", "type": "agent", "config": config}]})
+        assert [each.path for each in refused.value.problems] == [f"/nodes/0/config{path}"]
+
+
+LIES = [
+    Usage(input_tokens=-(10**9), output_tokens=-5),
+    Usage(input_tokens=1, cached_tokens=10**9),
+    Usage(input_tokens=5, cached_tokens=5, cache_write_tokens=5),
+    Usage(input_tokens=10**40, output_tokens=10**40),
+]
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_usage_that_cannot_be_gives_nothing_back_and_can_be_stored(lie: Usage) -> None:
+    prices = Prices(input_per_million=10**8, output_per_million=10**8, cached_input_per_million=0)
+    spent = amount_of(bounded_usage(lie), prices, None)
+    assert spent.tokens >= 0 and spent.micros >= 0
+    assert max(msgspec.structs.astuple(spent)) < 2**62
+    assert amount_of(lie, prices, -1e300).micros == 0

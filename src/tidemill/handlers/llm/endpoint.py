@@ -26,7 +26,17 @@ from tidemill.ambient import wall_clock_ms
 from tidemill.expressions.errors import shorten
 from tidemill.handlers.contract import Fail, truncate
 from tidemill.handlers.http.exchange import RETRY_AFTER_MS_MAX, failure, retry_after_ms
-from tidemill.handlers.llm.provider import NOT_JSON, Ask, OnText, Question, Reply, Settings, ToolCall, Usage
+from tidemill.handlers.llm.provider import (
+    NOT_JSON,
+    Ask,
+    OnText,
+    Question,
+    Reply,
+    Settings,
+    ToolCall,
+    Usage,
+    bounded_usage,
+)
 from tidemill.net.egress import CallFailed, shown
 from tidemill.net.http_client import Call, Fetcher, Streamed, read_url
 
@@ -288,7 +298,7 @@ class Assembly:
             model=self.model or settings.model,
             finish_reason=self.finish_reason,
             refusal="".join(self._refusals),
-            usage=self.usage,
+            usage=None if self.usage is None else bounded_usage(self.usage),
             logprobs=tuple(self.tokens),
             tool_calls=tuple(calls),
             native=native if self.native else None,

@@ -13,7 +13,7 @@ import msgspec
 from tidemill.handlers.contract import Done, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.http import exchange
 from tidemill.handlers.llm.fallback import ask_in_order
-from tidemill.handlers.llm.provider import ForbiddenAt, Message, Providers, Question, Settings
+from tidemill.handlers.llm.provider import TOKENS_MAX, ForbiddenAt, Message, Providers, Question, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
 
@@ -22,7 +22,7 @@ from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
 _ENDPOINT_FIELDS = ("api_key", "headers", "base_url")
 SECRET_FIELDS = (*_ENDPOINT_FIELDS, *(f"fallbacks.*.{name}" for name in _ENDPOINT_FIELDS))
 FALLBACKS_MAX = 5
-_PRICE = {"type": "number", "minimum": 0}
+_PRICE = {"type": "number", "minimum": 0, "maximum": 10**8}
 _RESERVED = ("messages", "model", "n", "stream", "tools")
 _UNKNOWN_TO = {"anthropic": ("seed",), "openai_responses": ("seed", "stop")}
 """Fields that a protocol lacks."""
@@ -67,7 +67,7 @@ def _model_fields(provider: dict[str, Any]) -> dict[str, Any]:
         "base_url": {"type": "string", "minLength": 1},
         "api_key": {"type": "string"},
         "headers": exchange.HEADERS_SCHEMA,
-        "max_tokens": {"type": "integer", "minimum": 1},
+        "max_tokens": {"type": "integer", "minimum": 1, "maximum": TOKENS_MAX},
         "extra": {"type": "object", "propertyNames": {"not": {"enum": list(_RESERVED)}}},
         "timeout_seconds": exchange.TIMEOUT_SCHEMA,
         "prices": object_schema(

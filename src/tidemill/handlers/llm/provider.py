@@ -74,6 +74,18 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         return counted | {"total_tokens": self.input_tokens + self.output_tokens}
 
 
+TOKENS_MAX = 10**9
+"""Of one reply; an endpoint that counts more is not believed."""
+
+
+def bounded_usage(usage: Usage) -> Usage:
+    """The usage that an endpoint reports, within what can be: a wrong count must not give a budget anything back."""
+    given, made = (min(max(0, count), TOKENS_MAX) for count in (usage.input_tokens, usage.output_tokens))
+    cached = min(max(0, usage.cached_tokens), given)
+    written = min(max(0, usage.cache_write_tokens), given - cached)
+    return Usage(input_tokens=given, output_tokens=made, cached_tokens=cached, cache_write_tokens=written)
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The config fields that all node types over models share."""
 
