@@ -81,6 +81,12 @@ async def test_a_credential_that_is_none_is_refused(server: ApiServer, given: st
     assert problem(response) == (401, "credential_invalid")
 
 
+async def test_two_credentials_in_one_request_are_refused(server: ApiServer) -> None:
+    first, second = await key_of(server, "admin", label="one"), await key_of(server, "viewer", label="two")
+    headers = [("Authorization", f"Bearer {first}"), ("Authorization", f"Bearer {second}")]
+    assert problem(await server.http.get("/me", headers=headers)) == (401, "credential_invalid")
+
+
 async def test_a_key_is_let_in_as_its_tenant_and_roles(server: ApiServer) -> None:
     key = await key_of(server, "viewer", label="reader")
     found = (await server.http.get("/me", headers=bearer(key))).json()

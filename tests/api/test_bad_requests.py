@@ -82,6 +82,10 @@ TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
          "headers": {"Content-Type": "application/json", "Idempotency-Key": ""}},
         422, "run_key_invalid",
     ),
+    "an empty key in a batch": (
+        send("/runs/batch", b'{"workflow": "asleep", "runs": [{"key": ""}, {}]}'), 422, "run_key_invalid",
+    ),
+    "an empty command id": (send(f"/runs/{RUN}/cancel", b'{"command_id": ""}'), 422, "command_id_invalid"),
     "an empty batch": (send("/runs/batch", b'{"workflow": "asleep", "runs": []}'), 422, "request_invalid"),
     "a batch that is too large": (
         send("/runs/batch", b'{"workflow": "asleep", "runs": [' + b"{}," * 1_000 + b"{}]}"), 422, "request_invalid",

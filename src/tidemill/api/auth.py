@@ -105,6 +105,8 @@ class Access:
         if self._open_as is not None:
             return self._caller(self._open_as)
         given, session = request.headers.get("authorization"), request.cookies.get(SESSION_COOKIE, "")
+        if len(request.headers.getlist("authorization")) > 1:
+            raise credential_invalid("the request carries more than one header Authorization")
         if given is not None:
             return self._caller(await self._limited(request, given))
         if not session:

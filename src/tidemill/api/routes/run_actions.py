@@ -35,7 +35,11 @@ class Act(Body):
 
     def who(self, caller: Caller, key: str | None) -> dict[str, Any]:
         """The arguments that all acts take."""
-        return {"reason": self.reason, "actor": caller.actor, "command_id": self.command_id or key}
+        return {
+            "reason": self.reason,
+            "actor": caller.actor,
+            "command_id": key if self.command_id is None else self.command_id,
+        }
 
 
 async def _shown(caller: Caller, run_id: str) -> Response:
@@ -255,7 +259,7 @@ class RelabelRun(Body):
 async def relabel_run(
     caller: CurrentCaller, run_id: str, body: RelabelRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    command_id = body.command_id or idempotency_key
+    command_id = idempotency_key if body.command_id is None else body.command_id
     await caller.services.runs.relabel(run_id, body.set, body.remove, actor=caller.actor, command_id=command_id)
     return await _shown(caller, run_id)
 
@@ -357,7 +361,7 @@ async def patch_run(
     caller: CurrentCaller, run_id: str, body: PatchRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
     asked = body.model_dump(exclude={"operations", "command_id"})
-    command_id = body.command_id or idempotency_key
+    command_id = idempotency_key if body.command_id is None else body.command_id
     if body.publish:
         need(caller, "workflows:write", "to publish")
     try:

@@ -214,7 +214,7 @@ async def start_runs(caller: CurrentCaller, body: StartBatch, traceparent: Trace
         "submitted_by": caller.actor,
         "traceparent": traceparent or "",
     }
-    if not any(item.key for item in body.runs):
+    if all(item.key is None for item in body.runs):
         run_ids = await services.runs.start_many(body.workflow, given, **options)
         return answer(StartedBatch(runs=tuple(StartedRun(run_id=each, created=True) for each in run_ids)), 201)
     ids = [services.context.ambient.new_id() if item.key is None else id_of_key(item.key) for item in body.runs]
