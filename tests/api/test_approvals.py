@@ -13,6 +13,7 @@ import pytest
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tests.fixtures.approvers import human, signal
 from tests.fixtures.callers import TestAccess, as_caller
+from tidemill.api.server_limits import ServerLimits
 from tidemill.engine.views import activation_id
 from tidemill.security.signing import DecisionLinks
 
@@ -321,6 +322,15 @@ async def test_a_link_begins_with_an_address_that_the_client_does_not_choose(ser
     server.app.state.public_url = "https://mill.example"
     made = await link(server, approval_id, {**ALICE, "Host": "evil.example"})
     assert made.json()["url"].startswith("https://mill.example/api/v1/decisions/")
+
+
+async def test_a_link_is_not_asked_more_often_than_a_key(tmp_path: Path) -> None:
+    limits = ServerLimits(key_requests_per_second=20, tenant_requests_per_second=0)
+    async with api_server(sqlite_url(tmp_path), access=TestAccess, secret=SECRET, limits=limits) as server:
+        url = (await link(server, await asked(server, asking(approvers=["user:alice"])), ALICE)).json()["url"]
+        answers = await asyncio.gather(*(server.http.get(url) for _ in range(300)))
+        assert {each.status_code for each in answers} == {200, 429}
+        assert {each.json()["code"] for each in answers if each.status_code == 429} == {"rate_limited"}
 
 
 async def test_links_of_another_secret_are_not_believed(tmp_path: Path) -> None:

@@ -86,6 +86,9 @@ TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
         send("/runs/batch", b'{"workflow": "asleep", "runs": [{"key": ""}, {}]}'), 422, "run_key_invalid",
     ),
     "an empty command id": (send(f"/runs/{RUN}/cancel", b'{"command_id": ""}'), 422, "command_id_invalid"),
+    "an empty signal id": (
+        send(f"/runs/{RUN}/signal", b'{"name": "paid", "signal_id": ""}'), 422, "signal_invalid",
+    ),
     "an empty batch": (send("/runs/batch", b'{"workflow": "asleep", "runs": []}'), 422, "request_invalid"),
     "a batch that is too large": (
         send("/runs/batch", b'{"workflow": "asleep", "runs": [' + b"{}," * 1_000 + b"{}]}"), 422, "request_invalid",

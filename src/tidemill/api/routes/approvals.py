@@ -310,7 +310,9 @@ async def _admit(request: Request) -> None:
     """Refuse a token that is none here, has expired, or belongs to a tenant or key that has been closed since."""
     engine, links = request.app.state.engine, request.app.state.decision_links
     link = links.read(request.path_params["token"], engine.context.store.now_ms())
-    await engine.credentials.check(Principal(tenant=link.tenant, name=link.person, key_id=link.key_id))
+    who = Principal(tenant=link.tenant, name=link.person, key_id=link.key_id)
+    await engine.credentials.check(who)
+    await request.app.state.load_guard.admit(who, "approvals:decide")
     request.state.link = link
 
 

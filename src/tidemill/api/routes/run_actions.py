@@ -236,7 +236,7 @@ class SentSignal(msgspec.Struct, frozen=True, kw_only=True):
 async def signal_run(
     caller: CurrentCaller, run_id: str, body: SendSignal, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    signal_id = body.signal_id or idempotency_key
+    signal_id = idempotency_key if body.signal_id is None else body.signal_id
     sent = await caller.services.runs.signal(run_id, body.name, body.payload, signal_id=signal_id, actor=caller.actor)
     return answer(SentSignal(run_id=run_id, signal_id=sent))
 
