@@ -259,6 +259,10 @@ def _rights_hint(place: Place) -> str:
     return f"let the user own the schema {place.schema}, or GRANT it the right to CREATE schemas in the database"
 
 
+_TLS_REFUSALS = ("certificate verify failed", "does not match host name", "does not support SSL", "root certificate")
+"""What libpq says when the server is not as `sslmode` wants it."""
+
+
 def unreached(error: BaseException, place: Place) -> TidemillError:
     """Why there is no connection. The driver's message names server, user and database, never the password."""
     message = _line(error)
@@ -270,6 +274,9 @@ def unreached(error: BaseException, place: Place) -> TidemillError:
     if refused or "no password supplied" in message or "fe_sendauth" in message:
         hint = "see user and password in the URL, or PGPASSWORD, and pg_hba.conf of the server"
         return rejected("store_unusable", f"{place.name} refuses the connection: {answered or message}", hint=hint)
+    if any(word in message for word in _TLS_REFUSALS):
+        hint = "see `sslmode` and `sslrootcert` in the URL, and `ssl` of the server"
+        return rejected("store_unusable", f"{place.name} cannot be trusted: {message}", hint=hint)
     if message.startswith("connection is bad: invalid"):
         return _bad_url()
     return Unavailable(f"{place.name} cannot be reached: {answered or message}; see that the server runs")

@@ -152,6 +152,10 @@ def _meant(error: BaseException, place: Place) -> TidemillError:
     text = " ".join(str(error).split())[:300] or type(error).__name__
     message = f"{place.name}: {text}"
     code = error.code if isinstance(error, Answer) else ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        hint = "name the file with the certificate of its authority, ?ca=FILE, and the server as its certificate does"
+        why = error.verify_message.rstrip(".")
+        return rejected("store_unusable", f"the certificate of {place.name} is not trusted: {why}", hint=hint)
     if code in ("OOM", "MISCONF"):
         what = "its memory is full (maxmemory)" if code == "OOM" else "it cannot write to its disk"
         return DiskFull(f"{place.name} takes no writes, because {what}; make room: {text}")
@@ -275,7 +279,11 @@ async def connect(place: Place, address: Address, pushed: Callable[[list[Any]], 
     """A connection that has logged in; raises `Answer`, `Cut` or an error of the socket."""
     tls: ssl.SSLContext | None = None
     if place.tls:
-        tls = ssl.create_default_context(cafile=place.ca or None)
+        try:
+            tls = ssl.create_default_context(cafile=place.ca or None)
+        except OSError as error:
+            hint = "name a file of certificates in PEM that this user may read: ?ca=FILE"
+            raise rejected("store_unusable", f"{place.ca} holds no certificates: {error.strerror}", hint=hint) from None
     async with asyncio.timeout(CONNECT_SECONDS):
         loop = asyncio.get_running_loop()
         _, made = await loop.create_connection(lambda: Connection(pushed), *address, ssl=tls)

@@ -86,6 +86,7 @@ async def refusal(url: str) -> TidemillError:
         ((PASSWORD, "wrong"), "store_unusable", "password authentication failed"),
         (("/postgres", "/nowhere"), "store_missing", "does not exist.*createdb nowhere"),
         ((USER, "stranger"), "store_unusable", "refuses the connection"),
+        (("schema=", "sslmode=require&schema="), "store_unusable", "does not support SSL.*sslmode"),
         ((f"{USER}:{PASSWORD}", "weak:weak"), "store_unusable", "permission denied.*let the user own"),
         ((f"{USER}:{PASSWORD}", "frozen:frozen"), "store_read_only", "replica, or read-only"),
     ],

@@ -6,12 +6,16 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec.structs import replace
 
 from tests.conformance.stores.harness import LONG_MS, RUN, job, row, run
+from tests.fixtures.servers.certificates import Authority, authority
 from tests.fixtures.servers.redis_server import PASSWORD, PrivateServer, running
+from tests.fixtures.servers.tcp_proxy import Proxy
 from tests.guards.guard import ROOT
 from tidemill.blobs.redis import RedisBlobs
 from tidemill.bootstrap import _retention_of
@@ -222,3 +226,28 @@ def test_runs_stay_shorter_in_memory() -> None:
     days = [_retention_of(url, RETENTION_BY_STORE) for url in ("sqlite:///f", "redis://a", "rediss://a")]
     assert days == [30.0, 7.0, 7.0]
     assert [_retention_of("redis://a", given) for given in (30.0, None)] == [30.0, None]
+
+
+def pem_of(signer: Authority, name: str) -> Path:
+    file = signer.folder / name
+    file.write_bytes(signer.certificate.public_bytes(Encoding.PEM))
+    return file
+
+
+async def test_tls(server: PrivateServer, tmp_path: Path) -> None:
+    """The server of the wheel has no TLS, so a proxy speaks it."""
+    signer, (plain, port) = authority(tmp_path), server.url.rsplit(":", 1)
+    ca, stranger = pem_of(signer, "ca.pem"), pem_of(authority(tmp_path), "stranger.pem")
+    proxy = Proxy(int(port.partition("/")[0]))
+    async with await asyncio.start_server(proxy.serve, "127.0.0.1", 0, ssl=signer.server("localhost")) as listening:
+        at = f":{listening.sockets[0].getsockname()[1]}/0?prefix=tls&ca="
+        url = plain.replace("redis://", "rediss://").replace("127.0.0.1", "localhost") + at
+        store = await opened(url + str(ca))
+        assert len(await store.commit([Commit(stream=run("r"), expected=0, records=(b"x",))])) == 1
+        await store.close()
+        for wrong in (url + str(stranger), url.replace("localhost", "127.0.0.1") + str(ca)):
+            refusal = await refused(wrong)
+            assert code_of(refusal) == "store_unusable" and "is not trusted" in str(refusal)
+            assert "?ca=FILE" in str(refusal)
+        assert "holds no certificates" in str(await refused(url + "/nowhere"))
+        proxy.cut_all()
