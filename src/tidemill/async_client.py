@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from tidemill.bootstrap import engine_at
@@ -28,7 +29,7 @@ from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.security.identity import OPERATOR_TENANT
 from tidemill.settings import Settings
-from tidemill.storage_urls import DEFAULT_URL, without_password
+from tidemill.storage_urls import DEFAULT_URL, store_url, without_password
 from tidemill.triggers.service import ScheduleService, schedule_verb
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ FunctionT = TypeVar("FunctionT", bound=Function)
 
 
 def aopen(
-    url: str = DEFAULT_URL,
+    url: str | PathLike[str] = DEFAULT_URL,
     *,
     functions: Mapping[str, Function] | Iterable[Function] | None = None,
     handlers: Sequence[Handler | NodeClass] = (),
@@ -59,6 +60,7 @@ def aopen(
     The arguments are those of `tidemill.open`. A URL that names no store is refused here; the store is opened when the
     engine is entered or awaited.
     """
+    url = store_url(url)
     engine = engine_at(
         url,
         functions=functions,

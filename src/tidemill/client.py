@@ -19,6 +19,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial, wraps
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from tidemill.bootstrap import engine_at
@@ -41,7 +42,7 @@ from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.security.identity import OPERATOR_TENANT
 from tidemill.settings import Settings
-from tidemill.storage_urls import DEFAULT_URL, without_password
+from tidemill.storage_urls import DEFAULT_URL, store_url, without_password
 from tidemill.triggers.service import ScheduleService, schedule_verb
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ HTML_RUNS = 10
 
 
 def open(  # noqa: A001 - `tidemill.open` is how it is called
-    url: str = DEFAULT_URL,
+    url: str | PathLike[str] = DEFAULT_URL,
     *,
     functions: Mapping[str, Function] | Iterable[Function] | None = None,
     handlers: Sequence[Handler | NodeClass] = (),
@@ -97,7 +98,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     tracer_provider: TracerProvider | None = None,
     tenant: str = OPERATOR_TENANT,
 ) -> Tidemill:
-    """Open the store at `url` and, unless `work` is off, run nodes in this process.
+    """Open the store at `url` (a path is that of a SQLite file) and, unless `work` is off, run nodes in this process.
 
     `functions` are Python functions that nodes of type `python` call by name, `handlers` are node types of your
     own, beside those that come with Tidemill and those that installed distributions offer. At most `concurrency`
@@ -109,6 +110,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     the environment say. `tenant` is whose workflows and runs are meant, if there are
     several. Close it, or use it in a `with`.
     """
+    url = store_url(url)
     engine = engine_at(
         url,
         functions=functions,

@@ -11,7 +11,7 @@ import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from tidemill.ambient import RealAmbient
 from tidemill.blobs.s3 import Bucket
@@ -35,6 +35,15 @@ SCHEMES = "sqlite:///FILE, postgresql://USER:PASSWORD@HOST/DATABASE, redis://HOS
 ARCHIVE_VARIABLE = "TIDEMILL_ARCHIVE"
 POSTGRES = ("postgresql", "postgres")
 REDIS = ("redis", "rediss")
+
+
+def store_url(given: str | os.PathLike[str]) -> str:
+    """The URL of a store; a path is that of a SQLite file."""
+    if isinstance(given, str):
+        return given
+    if isinstance(given, os.PathLike):
+        return f"sqlite:///{quote(os.fspath(given))}"
+    raise rejected("store_unknown", f"a store has a URL, and {given!r} is none", hint=f"use {SCHEMES}")
 
 
 def as_sqlite(store: Store | None) -> SqliteStore | None:

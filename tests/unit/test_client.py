@@ -552,3 +552,12 @@ def test_a_digest_gives_no_author_a_value_or_a_file_of_another_workflow(tmp_path
         stored = mill.put_blob(b'{"x": 1}')["$blob"]
         by_reference = {"name": "v", "nodes": [{"id": "a", "type": "value", "config_ref": stored}]}
         assert mill.run(by_reference).outputs == {"a": {"x": 1}}
+
+
+def test_a_path_is_that_of_a_sqlite_file(tmp_path: Path) -> None:
+    for path in (tmp_path / "a b%?.db", Path("here.db")):
+        with tidemill.open(path):
+            assert path.is_file()
+    with pytest.raises(tidemill.Rejected) as refused:
+        tidemill.open(3)  # type: ignore[arg-type]
+    assert refused.value.code == "store_unknown" and "sqlite:///FILE" in refused.value.problems[0].hint

@@ -31,6 +31,7 @@ from tidemill.handlers.python.conversion import (
     item_of,
     json_kinds,
     schemas_of,
+    shown,
     to_json,
 )
 from tidemill.handlers.python.functions import TASK
@@ -54,7 +55,7 @@ class Options:
     id: str | None = None
     retries: int | None = None
     retry_delay: Seconds | None = None
-    retry: Mapping[str, Json] | None = None
+    retry: Mapping[str, Json] | int | None = None
     timeout: Seconds | None = None
     on_error: Literal["fail", "continue"] | None = None
     compensate: Task[..., Any] | None = None
@@ -67,8 +68,34 @@ class Options:
     tolerate: int | None = None
     after: tuple[Any, ...] = ()
 
+    def __post_init__(self) -> None:
+        kinds: dict[str, tuple[str, tuple[type, ...]]] = {
+            **dict.fromkeys(("name", "id", "queue", "on_error", "isolation"), ("a text", (str,))),
+            **dict.fromkeys(("retries", "priority", "max_parallel", "tolerate"), ("a whole number", (int,))),
+            **dict.fromkeys(("retry_delay", "timeout"), ("seconds or a timedelta", (int, float, timedelta))),
+            "retry": ("a number of attempts or a mapping as in a document", (int, Mapping)),
+            "limits": ("a mapping as in a document", (Mapping,)),
+            "compensate": ("a task: the function that undoes it, decorated with @tidemill.task", (Task,)),
+            "at_most_once": ("True or False", (bool,)),
+        }
+        for option, (words, types) in kinds.items():
+            value = getattr(self, option)
+            is_wrong_flag = isinstance(value, bool) and bool not in types
+            if value is not None and (is_wrong_flag or not isinstance(value, types)):
+                raise TypeError(f"`{option}` is {words}, not {value!r}")
+
+    @classmethod
+    def given(cls, options: dict[str, Any]) -> Options:
+        known = [each for each in cls.__dataclass_fields__ if each not in ("id", "after")]
+        for option in options:
+            if option not in known:
+                meant = {"retry_count": "retries", "max_retries": "retries", "timeout_seconds": "timeout"}.get(option)
+                hint = f"did you mean `{meant}`?" if meant else offered(option, known)
+                raise TypeError(f"tidemill.task has no option `{option}`: {hint}")
+        return cls(**options)
+
     def retry_keys(self) -> dict[str, Json]:
-        retry = dict(self.retry or {})
+        retry: dict[str, Json] = {"max_attempts": self.retry} if isinstance(self.retry, int) else dict(self.retry or {})
         if self.retries is not None:
             retry["max_attempts"] = self.retries + 1
         if self.retry_delay is not None:
@@ -129,7 +156,7 @@ class Recordable(Generic[P, R]):
         id: str | None = None,  # noqa: A002 - as in a document
         retries: int | None = None,
         retry_delay: Seconds | None = None,
-        retry: Mapping[str, Json] | None = None,
+        retry: Mapping[str, Json] | int | None = None,
         timeout: Seconds | None = None,
         on_error: Literal["fail", "continue"] | None = None,
         compensate: Task[..., Any] | None = None,
@@ -205,7 +232,7 @@ class Recordable(Generic[P, R]):
         if isinstance(value, Reference):
             has, wants = json_kinds(hint_of(value)), json_kinds(hint)
             if has is not None and wants is not None and not has & wants:
-                message = f"{self.__name__}(…): `{name}` is {_shown(hint)}, and {value!r} is {_shown(hint_of(value))}"
+                message = f"{self.__name__}(…): `{name}` is {shown(hint)}, and {value!r} is {shown(hint_of(value))}"
                 builder.problem("arguments_invalid", message, "pass a result of that type")
             return
         if isinstance(value, bool) or conversion_of(hint) == OPAQUE:
@@ -215,7 +242,7 @@ class Recordable(Generic[P, R]):
             if BEGIN.encode() not in msgspec.json.encode(plain):
                 convert(hint, plain)
         except msgspec.ValidationError as error:
-            message = f"{self.__name__}(…): `{name}` is {_shown(hint)}, and {value!r} is not: {error}"
+            message = f"{self.__name__}(…): `{name}` is {shown(hint)}, and {value!r} is not: {error}"
             builder.problem("arguments_invalid", message, "pass a value of that type")
         except (_HasReference, *ConversionError):
             return  # Not known yet, or not JSON, which is reported where it is written.
@@ -229,10 +256,6 @@ def _no_reference(value: Any) -> Any:
     if isinstance(value, Reference):
         raise _HasReference
     return as_builtin(value)
-
-
-def _shown(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__origin__") else str(hint)
 
 
 class Task(Recordable[P, R]):
@@ -422,7 +445,7 @@ def task(
     name: str | None = None,
     retries: int | None = None,
     retry_delay: Seconds | None = None,
-    retry: Mapping[str, Json] | None = None,
+    retry: Mapping[str, Json] | int | None = None,
     timeout: Seconds | None = None,
     on_error: Literal["fail", "continue"] | None = None,
     compensate: Task[..., Any] | None = None,
@@ -438,9 +461,11 @@ def task(function: Any = None, /, **options: Any) -> Any:
     """Make a function a step of workflows: `@tidemill.task`, or with options `@tidemill.task(retries=3, timeout=30)`.
 
     `retries` follow the first attempt, `retry_delay` seconds apart and longer each time; `timeout` bounds an attempt.
+    `retry` is that of a document: the number of all attempts, or a mapping.
     `compensate` is a task that undoes this one. The other options are keys of a node.
     """
-    return _decorated(function, "task", lambda found: Task(found, Options(**options)))
+    given = Options.given(options)
+    return _decorated(function, "task", lambda found: Task(found, given))
 
 
 @overload

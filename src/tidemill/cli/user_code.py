@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import tidemill
 from tidemill.authoring.decorators import Workflow
 from tidemill.cli.render.terminal import sanitize
 from tidemill.errors import Rejected, rejected
@@ -27,6 +29,9 @@ from tidemill.handlers.python.functions import decorated_functions, function_reg
 from tidemill.settings import ignored_config
 
 HOW = "write module:attribute or path.py, with `functions` (a mapping) or `handlers` (a list) in it"
+
+OWN_FOLDER = os.path.dirname(tidemill.__file__) + os.sep
+IMPORT_FOLDER = os.path.dirname(importlib.__file__) + os.sep
 
 
 class App(NamedTuple):
@@ -96,9 +101,8 @@ def _build(flow: Workflow[..., Any], said: str) -> None:
     except Rejected:
         raise
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{said}: the function of the workflow {flow.name} has raised {type(error).__name__}: {error}"
-        raise rejected("workflow_invalid", message, hint=f"see {last.filename}, line {last.lineno}") from error
+        raise rejected("workflow_invalid", message, hint=_place_of(error)) from error
 
 
 def _target(name: str, said: str) -> Any:
@@ -148,11 +152,11 @@ def _unimportable(said: str, place: str, error: BaseException) -> Rejected:
 
 
 def _place_of(error: BaseException) -> str:
-    """Where the user's own code went wrong: the innermost line that is not of the import system."""
+    """Where the user's own code went wrong: the innermost line that is neither ours nor of the import system."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"see {error.filename}, line {error.lineno}"
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen ")]
-    own = [each for each in frames if each.filename != __file__]
+    own = [each for each in frames if not each.filename.startswith((OWN_FOLDER, IMPORT_FOLDER))]
     return f"see {own[-1].filename}, line {own[-1].lineno}" if own else HOW
 
 

@@ -389,6 +389,35 @@ def test_parameters_have_names() -> None:
     assert problems(loose)[0][0] == "parameter_unnamed"
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"retries": "3"}, "`retries` is a whole number, not '3'"),
+        ({"retries": True}, "`retries` is a whole number, not True"),
+        ({"retry": "3"}, "`retry` is a number of attempts or a mapping"),
+        ({"timeout": "30"}, "`timeout` is seconds or a timedelta, not '30'"),
+        ({"compensate": "undo"}, "`compensate` is a task: .* not 'undo'"),
+        ({"retry_count": 3}, "no option `retry_count`: did you mean `retries`"),
+        ({"quue": "a"}, "no option `quue`: did you mean `queue`"),
+    ],
+)
+def test_options_of_the_wrong_type_or_name_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        task(**options)
+
+
+def test_retry_counts_attempts_as_in_a_document() -> None:
+    @task(retry=3)
+    def steady() -> int:
+        return 1
+
+    @workflow
+    def flow() -> Any:
+        return steady()
+
+    assert flow.document()["nodes"][0]["retry"] == {"max_attempts": 3}
+
+
 def test_what_is_decorated_and_what_is_run() -> None:
     for decorate in (task, workflow):
         with pytest.raises(TypeError, match="decorates functions"):

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tidemill.cli import main
-from tidemill.cli.inputs import STDIN, read_bytes, read_data, read_inputs, read_source
+from tidemill.cli.inputs import STDIN, read_data, read_inputs, read_source
 from tidemill.cli.render.tables import print_hint, print_title
 from tidemill.cli.render.terminal import (
     BOLD,
@@ -60,15 +60,17 @@ def verify(options: VerifyOptions) -> int:
         folders = importable(source.folder)
         with reserve_stdout() if options.as_json else nullcontext(), folders:
             app = load_apps(options.apps)
+            flow = source.workflow
+            children = [] if flow is None else [each.document() for each in flow.family() if each is not flow]
             verifier = Verifier(
                 source.document,
-                text="" if options.file == STDIN else read_bytes(options.file).decode("utf-8", "replace"),
+                text="" if options.file == STDIN else source.text.decode("utf-8", "replace"),
                 inputs=read_inputs(options.given),
                 fakes=None if options.fakes is None else read_fakes(read_data(options.fakes)),
                 real=options.real,
-                functions=app.functions,
+                functions={**({} if flow is None else flow.functions), **app.functions},
                 handlers=app.handlers,
-                others=[read_source(name).document for name in options.others],
+                others=[*children, *(read_source(name).document for name in options.others)],
             )
             main.start_collector()
             report = _verified(verifier, options)

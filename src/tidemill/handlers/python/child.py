@@ -380,13 +380,14 @@ def _call_function(call: protocol.Call, worker: WorkerConnection, cancel: Cancel
     context = context_of(call, CallConnection(worker))
     try:
         function = imported(call.function)
-        arguments = FunctionSignature.of(function).arguments(context.config, context)
+        target = FunctionSignature.of(function)
+        arguments = target.arguments(context.config, context)
         with cancel.delivered():
-            result: Any = function(**arguments)
+            result: Any = target.checked(function(**arguments))
             if inspect.isgenerator(result):
                 result = drain(result, context)
         if inspect.isawaitable(result) or inspect.isasyncgen(result):
-            result = asyncio.run(_in_loop(resolve_result(result, context), cancel))
+            result = asyncio.run(_in_loop(resolve_result(result, context, target), cancel))
         return _to_answer(ended(result))
     except Fail as fail:
         return protocol.failed_of(fail)

@@ -1,8 +1,8 @@
 """Values of Python types to JSON and back, by the type hints of functions.
 
 A parameter whose hint is a dataclass, a msgspec struct, a Pydantic or attrs model, a named tuple, an enum, a date or
-another type that JSON lacks receives a value of that type. Where a hint means plain JSON, and where its type cannot be
-made of JSON, the value is passed on as it is. Pydantic is recognised by its methods and never imported.
+another type that JSON lacks receives a value of that type; where it means plain JSON, the value is checked. Where its
+type cannot be made of JSON, the value is passed on as it is. Pydantic is recognised by its methods and never imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,7 +30,10 @@ ConversionError = (msgspec.MsgspecError, TypeError, ValueError, NotImplementedEr
 PLAIN, CONVERTED, OPAQUE = range(3)
 """What a hint asks for: JSON as it is, a conversion, or a type that Tidemill cannot make of JSON."""
 
-_SCALARS = (Any, object, None, type(None), str, int, float, bool)
+_EXACT = (type(None), str, int, float, bool, list, dict)
+"""Types whose own values need no conversion."""
+_ANYTHING = (Any, object)
+_SCALARS = (*_ANYTHING, None, type(None), str, int, float, bool)
 _STRINGS = (
     *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
     *(uuid.UUID, decimal.Decimal, bytes, bytearray),
@@ -62,14 +64,66 @@ def hints_of(function: Any) -> dict[str, Any]:
 
 
 def converter(hint: Any) -> Converter | None:
-    """What makes a value of the hint's type of a JSON value; None where it stays as it is."""
-    if conversion_of(hint) != CONVERTED:
+    """What checks a JSON value and makes one of the hint's type of it; None where any value will do."""
+    kind = conversion_of(hint)
+    if kind == OPAQUE or any(_unwrapped(hint) is each for each in _ANYTHING) or isinstance(hint, TypeVar):
         return None
     try:
-        msgspec.json.Decoder(hint, dec_hook=_decode)
+        # msgspec prepares the type of a field once, and any other type at every call.
+        box: Any = msgspec.defstruct("Value", [("value", hint)])
+        msgspec.json.Decoder(box, dec_hook=_decode)
     except (TypeError, NotImplementedError):
         return None  # A union that cannot be told apart, for example.
-    return partial(convert, hint)
+    exact, checked_only = _exact_types(hint), kind == PLAIN and _has_typed_dict(hint)
+
+    def converted(value: Any) -> Any:
+        if type(value) in exact:
+            return value
+        try:
+            found = msgspec.convert({"value": value}, box, str_keys=True, dec_hook=_decode).value
+        except ConversionError:
+            return convert(hint, value)  # Raises again, with the place in the value itself.
+        # msgspec leaves out the keys that a TypedDict does not list.
+        return value if checked_only else found if kind == PLAIN else _completed(found)
+
+    return converted
+
+
+def _exact_types(hint: Any) -> frozenset[type]:
+    """The types whose values fit the hint whatever is in them."""
+    if any(isinstance(each, msgspec.Meta) for each in getattr(hint, "__metadata__", ())):
+        return frozenset()
+    hint = _unwrapped(hint)
+    members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    free = {list[Any]: list, dict[str, Any]: dict}
+    return frozenset(free.get(each, each) for each in members if each in _EXACT or each in free)
+
+
+def _has_typed_dict(hint: Any) -> bool:
+    hint = _unwrapped(hint)
+    return typing.is_typeddict(hint) or any(map(_has_typed_dict, typing.get_args(hint)))
+
+
+def result_check(hint: Any) -> Converter | None:
+    """What raises one of `ConversionError` for a result that does not fit; None where any will do.
+
+    Items of a list or mapping whose type JSON lacks are not looked at.
+    """
+    if conversion_of(hint) == CONVERTED:
+        hint = _unwrapped(hint)
+        origin = typing.get_origin(hint)
+        hint = list if origin in _LISTS else dict if origin in _MAPPINGS else hint
+    convert_ = converter(hint)
+    if convert_ is None:
+        return None
+    is_class = isinstance(hint, type) and not typing.get_origin(hint) and not typing.is_typeddict(hint)
+    kind = hint if is_class and conversion_of(hint) == CONVERTED else ()
+
+    def check(value: Any) -> None:
+        if not isinstance(value, kind):
+            convert_(value)
+
+    return check
 
 
 def convert(hint: Any, value: Any) -> Any:
@@ -90,6 +144,11 @@ def _completed(value: Any) -> Any:
             value.__dict__.setdefault(field.name, getattr(value, field.name))
             _completed(value.__dict__[field.name])
     return value
+
+
+def shown(hint: Any) -> str:
+    """A hint as its author writes it."""
+    return hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__origin__") else str(hint)
 
 
 def to_json(value: Any, hook: Callable[[Any], Any] = as_builtin) -> Any:

@@ -28,7 +28,20 @@ import msgspec
 
 from tidemill.errors import offered
 from tidemill.handlers.contract import Cancelled, CapabilityMissing, Fail, HandlerOutcome, NodeContext, ended
-from tidemill.handlers.python.conversion import ConversionError, Converter, converter, hints_of
+from tidemill.handlers.python.conversion import (
+    ConversionError,
+    Converter,
+    converter,
+    hints_of,
+    result_check,
+    shown,
+    to_json,
+)
+
+T = TypeVar("T")
+
+VALUE_SHOWN_MAX = 80
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 # Find a function.
 
@@ -141,13 +154,18 @@ def path_of(name: str, function: Function) -> str:
 
 
 class FunctionSignature(NamedTuple):
-    """A function and its signature, inspected once for all calls."""
+    """A function, its signature and its type hints, inspected once for all calls."""
 
     function: Function
     signature: inspect.Signature | None
     """None if Python cannot inspect it; then the call checks the arguments."""
+    hints: Mapping[str, Any] = {}
     converters: Mapping[str, Converter] = {}
-    """By parameter, where its type hint is no plain JSON."""
+    """By parameter, where its type hint asks for something."""
+    check: Converter | None = None
+    """Raises for a result that does not fit its type hint; None where any does."""
+    names: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, function: Function) -> FunctionSignature:
@@ -156,45 +174,96 @@ class FunctionSignature(NamedTuple):
         except (TypeError, ValueError):
             return cls(function, None)
         hints = hints_of(function)
-        found = {name: converter(hint) for name, hint in hints.items() if name in signature.parameters}
-        return cls(function, signature, {name: each for name, each in found.items() if each and name != "context"})
+        parameters = {name: each for name, each in signature.parameters.items() if each.kind in _NAMED}
+        for name, each in parameters.items():
+            if each.default is None and name in hints:
+                with suppress(TypeError):
+                    hints[name] = hints[name] | None
+        found = {name: converter(hint) for name, hint in hints.items() if name in parameters and name != "context"}
+        is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        return cls(
+            function,
+            signature,
+            hints,
+            {name: each for name, each in found.items() if each},
+            None if is_generator else result_check(hints.get("return", Any)),
+            frozenset(parameters),
+            frozenset(name for name, each in signature.parameters.items() if each.default is each.empty),
+        )
 
     def arguments(self, config: Mapping[str, Any], context: NodeContext) -> dict[str, Any]:
         """The arguments of a call, with the context if there is a parameter for it. Raises Fail."""
         args = dict(config.get("args") or {})
         if self.signature is None:
             return args
-        known = self.signature.parameters
-        if "context" in known:
+        if "context" in self.signature.parameters:
             args["context"] = context
+        if not self.required <= args.keys() <= self.names:
+            self._bind(args)
+        for name, convert in self.converters.items():
+            if name in args:
+                try:
+                    args[name] = convert(args[name])
+                except ConversionError as error:
+                    message = f"{self._name}(…): `{name}` {_misfit(self.hints[name], args[name], error)}"
+                    hint = "pass a value of that type, or change the hint"
+                    raise Fail("arguments_invalid", message, hint=hint) from None
+        return args
+
+    def _bind(self, args: Mapping[str, Any]) -> None:
+        assert self.signature is not None
+        known = [each for each in self.signature.parameters if each != "context"]
         try:
             self.signature.bind(**args)
         except TypeError as error:
-            name = getattr(self.function, "__name__", "the function")
-            unknown = next((arg for arg in args if arg not in known), "")
-            hint = offered(unknown, [each for each in known if each != "context"])
-            raise Fail("arguments_invalid", f"args do not fit {name}: {error}", hint=hint) from None
-        for name, convert in self.converters.items():
-            if name in args:
-                args[name] = self._converted(name, convert, args[name])
-        return args
+            unknown = next((arg for arg in args if arg not in known and arg != "context"), "")
+            said = f"it has no parameter `{unknown}`" if unknown else str(error)
+            hint = offered(unknown, known)
+            raise Fail("arguments_invalid", f"args do not fit {self._name}: {said}", hint=hint) from None
 
-    def _converted(self, name: str, convert: Converter, value: Any) -> Any:
+    def checked(self, result: T) -> T:
+        """The same result. Raises Fail if it does not fit its type hint; one to be awaited is not looked at yet."""
+        if self.check is None:
+            return result
         try:
-            return convert(value)
+            self.check(result)
+        except ConversionError:
+            if is_final(result) and not isinstance(result, HandlerOutcome):
+                self._check_as_json(self.check, result)
+        return result
+
+    def _check_as_json(self, check: Converter, result: Any) -> None:
+        try:
+            plain = to_json(result)
+        except ConversionError:
+            return  # Reported where it is written.
+        try:
+            check(plain)
         except ConversionError as error:
-            message = f"`{name}` does not fit its type hint: {error}"
-            hint = "pass a value of that type, or change the hint"
-            raise Fail("arguments_invalid", message, hint=hint) from None
+            message = f"{self._name}(…): the result {_misfit(self.hints['return'], result, error)}"
+            hint = "return a value of that type, or change the hint"
+            raise Fail("output_invalid", message, hint=hint) from None
+
+    @property
+    def _name(self) -> str:
+        return str(getattr(self.function, "__name__", "the function"))
+
+
+def _misfit(hint: Any, value: Any, error: BaseException) -> str:
+    text = repr(value)
+    text = text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
+    return f"is to be {shown(hint)}, and {text} is not: {error}"
 
 
 # Results.
 
 
-async def resolve_result(result: Any, context: NodeContext) -> HandlerOutcome:
+async def resolve_result(result: Any, context: NodeContext, target: FunctionSignature | None = None) -> HandlerOutcome:
     """The outcome of a call in the event loop: awaits awaitables and drains generators."""
     if inspect.isawaitable(result):
         result = await result
+        if target is not None:
+            target.checked(result)
     if isinstance(result, AsyncGenerator):
         result = await _drain_async(result, context)
     elif inspect.isgenerator(result):
@@ -202,9 +271,9 @@ async def resolve_result(result: Any, context: NodeContext) -> HandlerOutcome:
     return ended(result)
 
 
-async def call_in_loop(function: Function, arguments: Mapping[str, Any], context: NodeContext) -> HandlerOutcome:
+async def call_in_loop(target: FunctionSignature, arguments: Mapping[str, Any], context: NodeContext) -> HandlerOutcome:
     """Call a coroutine function when this is awaited, so that one that is closed before leaves no coroutine behind."""
-    return await resolve_result(function(**arguments), context)
+    return await resolve_result(target.function(**arguments), context, target)
 
 
 def is_final(result: Any) -> bool:
@@ -236,8 +305,6 @@ async def _drain_async(chunks: AsyncGenerator[Any, Any], context: NodeContext) -
 
 
 # Threads.
-
-T = TypeVar("T")
 
 BLOCKED_SECONDS = 0.0005
 """A thread that takes longer for a call counts as blocked: no other call waits for it."""

@@ -141,10 +141,12 @@ def python_handler(
         if isolation == "inline" or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             arguments = target.arguments(config, context)
             if inspect.iscoroutinefunction(function):
-                return call_in_loop(function, arguments, context)
-            result = function(**arguments)
-            return ended(result) if is_final(result) else resolve_result(result, context)
+                return call_in_loop(target, arguments, context)
+            result = target.checked(function(**arguments))
+            return ended(result) if is_final(result) else resolve_result(result, context, target)
         label = str(getattr(function, "__name__", "call"))
-        return threads.call(label, lambda bridged: function(**target.arguments(config, bridged)), context)
+        return threads.call(
+            label, lambda bridged: target.checked(function(**target.arguments(config, bridged))), context
+        )
 
     return Handler(msgspec.structs.replace(PYTHON, check=check), call, close=close)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -26,6 +26,7 @@ from tidemill.handlers.python.conversion import (
     fields_of,
     hints_of,
     json_kinds,
+    result_check,
     to_json,
 )
 
@@ -122,7 +123,7 @@ Number = NewType("Number", int)
 )
 def test_what_a_hint_asks_for(hint: Any, expected: int) -> None:
     assert conversion_of(hint) == expected
-    assert (converter(hint) is not None) is (expected == CONVERTED)
+    assert (converter(hint) is not None) is (expected != OPAQUE and hint is not Any)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +208,11 @@ def test_a_registered_function_gets_what_its_hints_say(isolation: str) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ({**ARGS, "when": "noon"}, "`when` does not fit its type hint"),
-        ({**ARGS, "order": {"id": 3}}, r"`order` does not fit its type hint: Expected `uuid`, got `int` - at `\$.id`"),
+        ({**ARGS, "when": "noon"}, r"received\(…\): `when` is to be datetime, and 'noon' is not"),
+        (
+            {**ARGS, "order": {"id": 3}},
+            r"`order` is to be Order, and {'id': 3} is not: Expected `uuid`, got `int` - at `\$.id`",
+        ),
         ({**ARGS, "model": {"n": "x"}}, "a whole number is wanted"),
     ],
 )
@@ -220,13 +224,139 @@ def test_a_value_that_does_not_fit_fails_the_visit_once(args: dict[str, Any], wo
     assert run.nodes["a"]["attempts"] == 1
 
 
-def test_plain_hints_change_nothing() -> None:
-    def loose(n: int, items: list[str], other: Foreign) -> Any:
-        return [n, items, other]
+def any_will_do(other: Foreign, free: Any, bare, thing: object, keys: dict, none: int = None) -> Any:  # type: ignore[assignment, no-untyped-def, type-arg]  # noqa: RUF013
+    return [other, free, bare, thing, keys, none]
 
-    with tidemill.open("memory://", functions=[loose]) as mill:
-        args = {"n": "3", "items": {"a": 1}, "other": {"b": 2}}
-        assert mill.run(flow("loose", args)).outputs == {"a": ["3", {"a": 1}, {"b": 2}]}
+
+def test_hints_that_ask_for_nothing_change_nothing() -> None:
+    args = {"other": {"b": 2}, "free": "x", "bare": 1, "thing": None, "keys": {"a": [1]}, "none": None}
+    with tidemill.open("memory://", functions=[any_will_do]) as mill:
+        assert mill.run(flow("any_will_do", args)).outputs == {"a": list(args.values())}
+
+
+class Named(TypedDict):
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("hint", "good", "bad"),
+    [
+        (int, [3, 2**80], ["abc", 2.5, 2.0, None, True]),
+        (float, [3, 2.5], ["3", None, True]),
+        (bool, [True], [1, "true", None]),
+        (str, ["x"], [3, None, ["x"]]),
+        (type(None), [None], [0]),
+        (int | None, [3, None], ["3"]),
+        (int | str, [3, "x"], [None, 2.5]),
+        (list[int], [[], [1]], ["abc", ["a"], None, {"a": 1}]),
+        (Sequence[str], [["a"]], ["abc", [1]]),
+        (list[dict[str, Any]], [[{"a": 1}]], [[1], {"a": 1}]),
+        (dict[str, int], [{"a": 1}], [{"a": "b"}, [1]]),
+        (dict, [{"a": 1}], [[1], "abc"]),
+        (Literal["a", "b"], ["a"], ["c", 1]),
+        (Number, [3], ["x"]),
+        (Named, [{"name": "x", "more": 1}], [{"name": 1}, {}]),
+    ],
+)
+def test_plain_hints_are_checked(hint: Any, good: list[Any], bad: list[Any]) -> None:
+    convert_value = converter(hint)
+    check = result_check(hint)
+    assert convert_value is not None and check is not None
+    for value in good:
+        assert convert_value(value) == value
+        check(value)
+    for value in bad:
+        for each in (convert_value, check):
+            with pytest.raises(msgspec.ValidationError):
+                each(value)
+
+
+def test_a_whole_number_becomes_a_float_where_one_is_wanted() -> None:
+    convert_value = converter(list[float])
+    assert convert_value is not None and repr(convert_value([1, 2.5])) == "[1.0, 2.5]"
+
+
+def whole(n: int) -> int:
+    return n
+
+
+async def said(n: Any) -> str:
+    return n  # type: ignore[no-any-return]
+
+
+def rows(n: Any) -> list[Item]:
+    return n  # type: ignore[no-any-return]
+
+
+def counted_to(n: Any) -> int:
+    return n  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("function", "isolation", "code", "message"),
+    [
+        (
+            "whole",
+            "thread",
+            "arguments_invalid",
+            "whole(…): `n` is to be int, and 'abc' is not: Expected `int`, got `str`",
+        ),
+        (
+            "whole",
+            "inline",
+            "arguments_invalid",
+            "whole(…): `n` is to be int, and 'abc' is not: Expected `int`, got `str`",
+        ),
+        ("counted_to", "thread", "output_invalid", "the result is to be int, and 'abc' is not"),
+        ("counted_to", "inline", "output_invalid", "the result is to be int, and 'abc' is not"),
+        ("counted_to", "process", "output_invalid", "the result is to be int, and 'abc' is not"),
+        ("said", "inline", None, ""),
+        ("rows", "thread", "output_invalid", "the result is to be"),
+    ],
+)
+def test_a_run_checks_arguments_and_results(function: str, isolation: str, code: str | None, message: str) -> None:
+    with tidemill.open("memory://", functions=[whole, said, rows, counted_to]) as mill:
+        run = mill.run(flow(function, {"n": "abc"}, isolation=isolation))
+    error = run.error or {"code": None, "message": ""}
+    assert error["code"] == code and message in error["message"]
+
+
+def test_the_result_of_an_async_function_is_checked() -> None:
+    with tidemill.open("memory://", functions=[said]) as mill:
+        run = mill.run(flow("said", {"n": 3}))
+    assert run.error is not None and run.error["message"].startswith("said(…): the result is to be str, and 3 is not")
+
+
+def answers() -> dict[str, Callable[[], Any]]:
+    def skipped() -> int:
+        return tidemill.Skip("no need")  # type: ignore[return-value]
+
+    def paired() -> list[int]:
+        return (1, 2)  # type: ignore[return-value]
+
+    def flagged() -> list[Item]:
+        return [Item("a")]
+
+    def dated() -> Dated:
+        return {"at": datetime(2026, 1, 2, tzinfo=UTC)}
+
+    def yielding() -> str:  # type: ignore[misc]
+        yield 1
+
+    def late() -> int:
+        async def later() -> int:
+            return 3
+
+        return later()  # type: ignore[return-value]
+
+    return {each.__name__: each for each in (skipped, paired, flagged, dated, yielding, late)}
+
+
+@pytest.mark.parametrize("name", list(answers()))
+def test_results_that_mean_a_value_of_the_hint_pass(name: str) -> None:
+    with tidemill.open("memory://", functions=answers()) as mill:
+        run = mill.run(flow(name, {}))
+    assert run.error is None and run.status == "COMPLETED"
 
 
 class Line(pydantic.BaseModel):
