@@ -192,6 +192,8 @@ def _keep_key(context: click.Context, parameter: click.Parameter, path: str | No
             key = file.read().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"{path} cannot be read: {error}", context, parameter) from None
+    if not key.isascii() or len(key.split()) != 1:
+        raise click.BadParameter(f"{path} does not hold an API key, alone on a line", context, parameter)
     context.meta[_KEY_FILE] = path
     _set_variable(context, KEY_VARIABLE, key)
 

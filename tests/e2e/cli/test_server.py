@@ -157,4 +157,7 @@ def test_the_key_comes_from_a_file_or_the_environment(
         assert cli("runs", "list", "--server", url).code == 0
         ended = cli("runs", "list", "--server", url, "--key-file", str(tmp_path / "nothing"))
         assert ended.code == 2 and "cannot be read" in ended.err
+        (tmp_path / "more").write_text(f"{key}\n→ keep it\n")
+        ended = cli("runs", "list", "--server", url, "--key-file", str(tmp_path / "more"))
+        assert ended.code == 2 and "does not hold an API key, alone on a line" in ended.err
         assert "the tenant follows from the key" in cli("keys", "list", "--tenant", "acme", "--server", url).err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +50,10 @@ def create_key_command(
         print(created.key)
         view = created.view
         ends = "never" if view.expires_ms is None else moment(view.expires_ms)
-        print_facts([("id", view.id), ("roles", ", ".join(view.roles)), ("tenant", tenant), ("expires", ends)])
-        print_hint("keep the key now: it is not shown again")
+        # A file that the output is written to holds the key alone.
+        with redirect_stdout(sys.stderr):
+            print_facts([("id", view.id), ("roles", ", ".join(view.roles)), ("tenant", tenant), ("expires", ends)])
+            print_hint("keep the key now: it is not shown again")
 
     days = None if no_expiry else expires_days
     return replace(session, tenant=tenant).ask_and_print(
@@ -175,12 +179,15 @@ def verify_audit_command(session: StoreSession, tenant: str, head: str) -> int:
     """
     from tidemill.cli.render.tables import print_facts
 
+    # The key decides whose chain a server looks at.
+    whose = "" if options.is_server(session.store) else f" of {tenant}"
+
     def show(found: ChainCheck) -> None:
         if found.intact:
             entries = f"{found.entries:,} {'entry' if found.entries == 1 else 'entries'}"
-            print(f"✓ {entries} of {tenant}: nothing was changed")
+            print(f"✓ {entries}{whose}: nothing was changed")
         else:
-            print(f"✗ entry {found.broken_seq} of {tenant}: {found.problem}")
+            print(f"✗ entry {found.broken_seq}{whose}: {found.problem}")
         print_facts([("head", found.head), ("not in the chain yet", found.waiting or None)])
 
     return replace(session, tenant=tenant).ask_and_print(
