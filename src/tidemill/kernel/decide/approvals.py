@@ -36,6 +36,8 @@ USER, ROLE = "user:", "role:"
 EXITS = {"reject": "rejection", "changes": "changes"}
 """The exit that a decision other than an approval takes, if the node has it."""
 
+COMMENTS_SHOWN_MAX = 300
+"""Characters of the comments of a rejection that the error quotes; the decision has all of them."""
 DELEGATIONS_MAX = 100
 """Delegations per approval."""
 
@@ -209,7 +211,8 @@ def _decide(builder: DecisionBuilder, node: Node, verb: str, answer: dict[str, A
         leave_visit(builder, node, exit_, output, AttemptFacts(cause=builder.cause))
     elif verb == "reject" and (index != NOT_AN_ITEM or node.branch is None):
         leave_wait(builder, node, index)
-        error = Error("rejected", "the approval was rejected")
+        comments = " ".join(answer["comments"].split())[:COMMENTS_SHOWN_MAX]
+        error = Error("rejected", f"rejected by {answer['by']}" + (f": {comments}" if comments else ""))
         fail_for_good(builder, node, index, error, AttemptFacts(cause=builder.cause))
     else:
         wait_over(builder, node, index, output)

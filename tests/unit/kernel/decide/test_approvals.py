@@ -103,8 +103,8 @@ def test_a_rejection_without_path_or_branch_is_a_failure(node: Json) -> None:
 )
 def test_a_rejection_that_fails_goes_where_errors_go(graph: str, on_error: Json, ends: str) -> None:
     run = asked(graph, node=human(on_error=on_error))
-    assert run.reject("h")[1] == f"NodeFailed h code=rejected tolerated {ends} counter=1"
-    assert run.output("h") == {"error": {"code": "rejected", "message": "the approval was rejected"}}
+    assert run.reject("h", comments="too\nmuch")[1] == f"NodeFailed h code=rejected tolerated {ends} counter=1"
+    assert run.output("h") == {"error": {"code": "rejected", "message": "rejected by user:ann: too much"}}
 
 
 def test_changes_take_their_path() -> None:
