@@ -84,6 +84,9 @@ async def test_a_person_is_told_whether_they_may_decide(server: ApiServer) -> No
     ]
     assert mine == {"person": "user:alice", "refusal": None, "expires_ms": None}
     assert (others["person"], others["refusal"]["code"]) == ("user:bob", "approver_not_allowed")
+    viewer = as_caller("alice", "viewer")
+    onlooker = (await server.http.get(f"/approvals/{approval_id}", headers=viewer)).json()["decider"]
+    assert onlooker["refusal"]["code"] == "not_allowed"
     await decided(server, approval_id, "approve", ALICE)
     after = (await server.http.get(f"/approvals/{approval_id}", headers=ALICE)).json()["decider"]
     assert after["refusal"]["code"] == "approval_closed"

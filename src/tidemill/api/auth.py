@@ -186,11 +186,15 @@ def require(permission: str, weight: int = 1) -> Admission:
         guard: LoadGuard = request.app.state.load_guard
         await guard.admit(caller.principal, permission, weight)
         if not caller.principal.may(permission):
-            message = f"{caller.actor} lacks the permission {permission}"
-            raise rejected("not_allowed", message, hint="an administrator can create a key with a role that has it")
+            raise not_allowed(caller, permission)
         request.state.caller = caller
 
     return check
+
+
+def not_allowed(caller: Caller, permission: str) -> Rejected:
+    message = f"{caller.actor} lacks the permission {permission}"
+    return rejected("not_allowed", message, hint="an administrator can create a key with a role that has it")
 
 
 def _check_type(request: Request, media_type: str) -> None:

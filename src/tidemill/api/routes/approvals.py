@@ -14,7 +14,7 @@ import msgspec
 from fastapi import Query, Request, Response
 from pydantic import Field
 
-from tidemill.api.auth import Admission, CurrentCaller, Declared, EndpointT, Router
+from tidemill.api.auth import Admission, CurrentCaller, Declared, EndpointT, Router, not_allowed
 from tidemill.api.schemas import JSON, After, Body, Extended, Limit, PageOf, answer, page_answer
 from tidemill.engine.index_rows import ApprovalRow
 from tidemill.engine.services.approvals import ApprovalReview, ApprovalService, Decided, Decider
@@ -27,6 +27,8 @@ from tidemill.security.identity import Principal
 from tidemill.security.signing import LINK_HOURS, DecisionLink, DecisionLinks
 
 LOG = logging.getLogger(__name__)
+
+MAY_DECIDE = "approvals:decide"
 
 router = Router()
 
@@ -109,6 +111,8 @@ async def show(approval_id: str, caller: CurrentCaller) -> Response:
     place, approvals = _place(approval_id), caller.services.approvals
     review = await approvals.review(place.run_id, place.node, **place.at)
     decider = await approvals.decider(review.view, person=caller.actor, roles=caller.principal.roles)
+    if decider.refusal is None and not caller.principal.may(MAY_DECIDE):
+        decider = msgspec.structs.replace(decider, refusal=not_allowed(caller, MAY_DECIDE).problems[0])
     return answer({**review.to_dict(), "decider": plain(decider)})
 
 
@@ -166,7 +170,7 @@ async def _decide(
 @router.on(
     "POST",
     "/approvals/{approval_id}/decide",
-    may="approvals:decide",
+    may=MAY_DECIDE,
     answers=Decided,
     summary="Approve, reject, or ask for changes",
     operation_id="decideApproval",
@@ -185,7 +189,7 @@ class ChangesBody(Body):
 @router.on(
     "POST",
     "/approvals/{approval_id}/request-changes",
-    may="approvals:decide",
+    may=MAY_DECIDE,
     answers=Decided,
     summary="Ask for changes, where the node has a path for it",
     operation_id="requestChanges",
@@ -204,7 +208,7 @@ class DelegateBody(Body):
 @router.on(
     "POST",
     "/approvals/{approval_id}/delegate",
-    may="approvals:decide",
+    may=MAY_DECIDE,
     answers=ApprovalView,
     summary="Let another person decide in the caller's place",
     operation_id="delegateApproval",
@@ -248,7 +252,7 @@ class LinkBody(Body):
 @router.on(
     "POST",
     "/approvals/{approval_id}/links",
-    may="approvals:decide",
+    may=MAY_DECIDE,
     answers=DecisionUrl,
     status=201,
     summary="Make a link by which one person can decide without a key",
