@@ -82,8 +82,8 @@ class ClaimLaws:
 
     async def test_within_a_priority_the_earlier_ready_first(self, sut: StoreUnderTest) -> None:
         now = sut.store.now_ms()
-        await sut.put(job("timer 2", ready_at_ms=now + SHORT_MS + 1), job("timer 1", ready_at_ms=now + SHORT_MS))
-        await sut.pass_short()
+        await sut.put(job("timer 2", ready_at_ms=now + sut.soon_ms + 1), job("timer 1", ready_at_ms=now + sut.soon_ms))
+        await sut.pass_soon()
         await sut.put(job("at once"), job("long ago", ready_at_ms=1))
         assert keys(await sut.claim(9)) == ["timer 1", "timer 2", "at once", "long ago"]
 
