@@ -5,13 +5,14 @@ Every act is recorded with the caller as its actor. With a `command_id`, or an `
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from fastapi import Request, Response
 from pydantic import ConfigDict, Field
 
-from tidemill.api.auth import Caller, CurrentCaller, Router
+from tidemill.api.auth import Caller, CurrentCaller, EndpointT, Router
 from tidemill.api.problems import problem_answer
 from tidemill.api.routes.runs import NUMBER_MAX, IdempotencyKey, StartedRun, id_of_key, location, need
 from tidemill.api.schemas import Body, answer
@@ -46,14 +47,18 @@ async def _shown(caller: Caller, run_id: str) -> Response:
     return answer(await caller.services.inspection.show(run_id))
 
 
+def _act(action: str, summary: str, operation_id: str, **options: Any) -> Callable[[EndpointT], EndpointT]:
+    """A route that acts on a run, and shows it then."""
+    path, options = f"/runs/{{run_id}}/{action}", {"summary": summary, "operation_id": operation_id, **options}
+    return router.on("POST", path, may="runs:act", answers=RunView, **options)
+
+
 class CancelRun(Act):
     compensate: bool | None = Field(default=None, description="Undo what was done; by default what the document says.")
     force: bool = Field(default=False, description="Also stop a rollback that is under way.")
 
 
-@router.on(
-    "POST", "/runs/{run_id}/cancel", may="runs:act", answers=RunView, summary="End a run", operation_id="cancelRun"
-)
+@_act("cancel", "End a run", "cancelRun")
 async def cancel_run(
     caller: CurrentCaller, run_id: str, body: CancelRun | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
@@ -63,14 +68,7 @@ async def cancel_run(
     return await _shown(caller, run_id)
 
 
-@router.on(
-    "POST",
-    "/runs/{run_id}/pause",
-    may="runs:act",
-    answers=RunView,
-    summary="Begin nothing more in a run",
-    operation_id="pauseRun",
-)
+@_act("pause", "Begin nothing more in a run", "pauseRun")
 async def pause_run(
     caller: CurrentCaller, run_id: str, body: Act | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
@@ -78,14 +76,7 @@ async def pause_run(
     return await _shown(caller, run_id)
 
 
-@router.on(
-    "POST",
-    "/runs/{run_id}/resume",
-    may="runs:act",
-    answers=RunView,
-    summary="Let a paused run go on",
-    operation_id="resumeRun",
-)
+@_act("resume", "Let a paused run go on", "resumeRun")
 async def resume_run(
     caller: CurrentCaller, run_id: str, body: Act | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
@@ -97,14 +88,7 @@ class RetryRun(Act):
     did_not_happen: list[str] = Field(default=[], description="Nodes with an unknown outcome that did not happen.")
 
 
-@router.on(
-    "POST",
-    "/runs/{run_id}/retry",
-    may="runs:act",
-    answers=RunView,
-    summary="Let a failed or cancelled run go on where it stopped",
-    operation_id="retryRun",
-)
+@_act("retry", "Let a failed or cancelled run go on where it stopped", "retryRun")
 async def retry_run(
     caller: CurrentCaller, run_id: str, body: RetryRun | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
@@ -119,14 +103,7 @@ class RewindRun(RetryRun):
     node: str = Field(description="The node to run again, with everything behind it.")
 
 
-@router.on(
-    "POST",
-    "/runs/{run_id}/rewind",
-    may="runs:act",
-    answers=RunView,
-    summary="Run a node and everything behind it again",
-    operation_id="rewindRun",
-)
+@_act("rewind", "Run a node and everything behind it again", "rewindRun")
 async def rewind_run(
     caller: CurrentCaller, run_id: str, body: RewindRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
@@ -145,13 +122,10 @@ class OverrideNode(Act):
     next_nodes: list[str] | None = Field(default=None, description="Where a branch leads, else it decides.")
 
 
-@router.on(
-    "POST",
-    "/runs/{run_id}/override",
-    may="runs:act",
-    answers=RunView,
-    summary="Settle a node by hand",
-    operation_id="overrideNode",
+@_act(
+    "override",
+    "Settle a node by hand",
+    "overrideNode",
     description="In the place of people who were asked for a decision, only with `approvals:decide`.",
 )
 async def override_node(
@@ -172,14 +146,7 @@ async def override_node(
     return await _shown(caller, run_id)
 
 
-@router.on(
-    "POST",
-    "/runs/{run_id}/rollback",
-    may="runs:act",
-    answers=RunView,
-    summary="Undo what a run did, backwards",
-    operation_id="rollBackRun",
-)
+@_act("rollback", "Undo what a run did, backwards", "rollBackRun")
 async def rollback_run(
     caller: CurrentCaller, run_id: str, body: Act | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
@@ -248,14 +215,7 @@ class RelabelRun(Body):
     command_id: str | None = None
 
 
-@router.on(
-    "POST",
-    "/runs/{run_id}/relabel",
-    may="runs:act",
-    answers=RunView,
-    summary="Change what a run can be found by",
-    operation_id="relabelRun",
-)
+@_act("relabel", "Change what a run can be found by", "relabelRun")
 async def relabel_run(
     caller: CurrentCaller, run_id: str, body: RelabelRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
