@@ -135,10 +135,10 @@ def test_cancel_and_retry(page: Page, server: Server, waiting: str) -> None:
     open_screen(page, server, f"/runs/{waiting}")
     page.get_by_role("button", name="Cancel", exact=True).click()
     finish(page.get_by_role("dialog", name="Cancel the run"), "Cancel the run")
-    server.until(waiting, "CANCELLED")
+    assert server.until(waiting, "CANCELLED")["status"] == "CANCELLED"
     page.get_by_role("group", name="Actions", exact=True).get_by_role("button", name="Retry").click()
     finish(page.get_by_role("dialog", name="Retry the run"), "Retry")
-    server.until(waiting, "RUNNING")
+    assert server.until(waiting, "RUNNING")["status"] == "RUNNING"
 
 
 def test_roll_back(page: Page, server: Server) -> None:
