@@ -31,6 +31,7 @@ RENEW_MS = 10 * 60 * 1000
 """Putting a blob again renews a date that is older than this: well below the age at which the collector considers a
 blob, and it saves writes for blobs that are put all the time."""
 
+DIGEST_PREFIX = b"sha256:"
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _ADDRESS = re.compile(rb"sha256:[0-9a-f]{64}")
 DIGEST_LENGTH = 71

@@ -60,7 +60,12 @@ def check_text(value: Any, text: bytes) -> None:
 
 def encode_given(value: Any) -> bytes:
     """The JSON text of a caller's value, the same in every process: sets, whose order differs, are sorted."""
-    text = encode_value(value)
+    return given_text(value, encode_text(value))
+
+
+def given_text(value: Any, text: bytes) -> bytes:
+    """The same, of a value with its text. Raises NotJson."""
+    check_text(value, text)
     return encode_value(_in_order(value)) if b"[" in text else text
 
 

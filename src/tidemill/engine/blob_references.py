@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from tidemill.blobs.contract import files_in
+from tidemill.blobs.contract import DIGEST_PREFIX, files_in
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.versions import WORKFLOW, Version
 from tidemill.kernel.codec import DAMAGE
 from tidemill.kernel.events import AnyEvent, BlobRef, RunCreated, RunPatched
-from tidemill.kernel.queries import payload_fields, payloads_in
+from tidemill.kernel.queries import payloads_in
 from tidemill.stores.contract import Commit, Row, Store, Stream
 
 BLOB_REFERENCE = "blob_reference"
@@ -45,22 +45,14 @@ def references_in(event: AnyEvent) -> Iterator[str]:
             yield from files_in(payload)
 
 
-def committed_references(stream: Stream, events: Sequence[AnyEvent]) -> tuple[Row, ...]:
-    """The rows for events that are about to be committed; most refer to nothing."""
-    found: list[str] = []
-    for event in events:
-        kind = type(event)
-        refers = kind in _WITH_GRAPH
-        for name in payload_fields(kind):
-            value = getattr(event, name)
-            # Every commit does this. One byte is found many times faster than several, and few values have it.
-            refers = refers or (value is not None and (type(value) is BlobRef or b"$" in value))
-        if refers:
-            found += references_in(event)
+def committed_references(stream: Stream, events: Sequence[AnyEvent], records: Sequence[bytes]) -> tuple[Row, ...]:
+    """The rows for events that are about to be committed, with their records; most refer to nothing."""
+    # Every commit does this: few records hold what all references do.
+    written = b"".join(records)
+    if b"$" not in written and DIGEST_PREFIX not in written:
+        return ()
+    found = [digest for event in events for digest in references_in(event)]
     return reference_rows(stream, found) if found else ()
-
-
-_WITH_GRAPH = frozenset((RunCreated, RunPatched))
 
 
 def version_references(version: Version) -> tuple[str, ...]:

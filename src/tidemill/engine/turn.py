@@ -140,6 +140,8 @@ class TurnLoop:
         """Commands that shared a commit with an earlier one."""
         self._handing_over: Counter[Stream] = Counter()
         """Jobs that commits have leased to the worker, and that it takes in the next steps of the loop."""
+        self._begun: list[tuple[Stream, tuple[Lease, ...]]] = []
+        """Of these, what the commits of the present batch have kept."""
         self._end_waiters: dict[Stream, list[asyncio.Future[CachedRun | None]]] = {}
         self._reported: dict[str, None] = {}
         """Digests of tracebacks that were logged."""
@@ -192,7 +194,10 @@ class TurnLoop:
         audited: bool = False,
     ) -> CommandOutcome:
         """Queue a command and wait for its outcome; raises when the store cannot be reached."""
-        (answer,) = await self.commands([(stream, command)], hold=hold, start=start, flow=flow, audited=audited)
+        answered = self._asked(stream, command, hold, start, flow, audited)
+        answer = await answered
+        if answer.error is not None:
+            raise answer.error
         return answer
 
     async def commands(
@@ -205,22 +210,25 @@ class TurnLoop:
         audited: bool = False,
     ) -> list[CommandOutcome]:
         """Queue commands and wait until all have an outcome; raises when the store cannot be reached."""
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        answers: dict[int, CommandOutcome] = {}
-
-        def settle(pending: PendingCommand, answer: CommandOutcome) -> None:
-            answers[pending.about] = answer
-            if len(answers) == len(commands) and not over.done():
-                over.set_result(None)
-
-        for number, (stream, command) in enumerate(commands):
-            asked = PendingCommand(command, settle, number, hold=hold, start=start, flow=flow, audited=audited)
-            self.ask(stream, asked)
-        await over
-        for answer in answers.values():
+        asked = [self._asked(stream, command, hold, start, flow, audited) for stream, command in commands]
+        answers = [await answered for answered in asked]
+        for answer in answers:
             if answer.error is not None:
                 raise answer.error
-        return [answers[number] for number in range(len(commands))]
+        return answers
+
+    def _asked(
+        self,
+        stream: Stream,
+        command: AnyCommand,
+        hold: Lease | None,
+        start: CompiledWorkflow | None,
+        flow: CompiledWorkflow | None,
+        audited: bool,
+    ) -> asyncio.Future[CommandOutcome]:
+        answered: asyncio.Future[CommandOutcome] = asyncio.get_running_loop().create_future()
+        self.ask(stream, PendingCommand(command, _answer_future, answered, None, hold, start, flow, audited=audited))
+        return answered
 
     async def end_in_this_process(self, stream: Stream, seconds: float) -> CachedRun | None:
         """The run once a commit of this process has ended it; None after `seconds`, or if others may continue it.
@@ -364,6 +372,9 @@ class TurnLoop:
                         self.metrics.metrics.fenced(len(result.keys), "commit")
                     batch[plan.stream] = still_valid(plan.commands, result)
                     lost[plan.stream] = None
+            if self._begun:
+                begun, self._begun = self._begun, []
+                self._hand_over_later(STEPS_TO_CALLER + 1, begun)
             unsure = lost
             if batch:
                 self.races += 1
@@ -422,8 +433,15 @@ class TurnLoop:
         state = entry.state
         decision, problems = decide_all(entry.flow.workflow, state, [pending.command for pending in commands], now_ms)
         plan = PlannedCommit(stream, entry, commands, decision, problems)
-        acks = tuple([(pending.ack.key, pending.ack.token) for pending in commands if pending.ack is not None])
-        holds = tuple([(pending.hold.key, pending.hold.token) for pending in commands if pending.hold is not None])
+        acks: list[tuple[str, int]] = []
+        holds: list[tuple[str, int]] = []
+        statements = audited = False
+        for pending in commands:
+            if pending.ack is not None:
+                acks.append((pending.ack.key, pending.ack.token))
+            if pending.hold is not None:
+                holds.append((pending.hold.key, pending.hold.token))
+            statements, audited = statements or pending.statement is not None, audited or pending.audited
         work = decision.work
         if not (decision.events or acks or work.put or work.drop or work.withdraw):
             # The decision to write nothing holds only if no other process has moved the run on.
@@ -436,17 +454,17 @@ class TurnLoop:
             jobs = self.limits.apply(jobs, stream, entry.flow.workflow, decision.after)
             put = [spec for spec, job in zip(put, jobs, strict=True) if not job.caps]
         keep = self.handover_target.handover.select(stream, put, len(acks)) if put and self.handover_target else ()
-        rows = self._rows(plan) if records else ()
-        audited = {(each.command.actor, each.command.id) for each in commands if each.audited}
+        rows = self._rows(plan, records) if records else ()
         if audited:
-            rows += event_rows(stream, state.seq, decision.events, records, audited)
+            asked = {(each.command.actor, each.command.id) for each in commands if each.audited}
+            rows += event_rows(stream, state.seq, decision.events, records, asked)
         plan.commit = Commit(
             stream,
             state.seq,
             records,
             snapshot,
-            acks,
-            holds,
+            tuple(acks),
+            tuple(holds),
             work.drop,
             work.withdraw,
             jobs,
@@ -454,7 +472,7 @@ class TurnLoop:
             self._lease_ms,
             self._owner,
             rows,
-            statements_of(commands, decision.events),
+            statements_of(commands, decision.events) if statements else (),
         )
         return plan
 
@@ -469,7 +487,7 @@ class TurnLoop:
             return None
         return Snapshot(version=state.seq, body=encode_state(state))
 
-    def _rows(self, plan: PlannedCommit) -> tuple[Row, ...]:
+    def _rows(self, plan: PlannedCommit, records: Sequence[bytes]) -> tuple[Row, ...]:
         """The run's index rows, where they change.
 
         The row is written when the run's terms change, when nothing is in flight or when it has not been written for a
@@ -477,7 +495,7 @@ class TurnLoop:
         reconciler updates it if no commit follows.
         """
         entry, before, after = plan.entry, plan.entry.state, plan.decision.after
-        others = committed_references(plan.stream, plan.decision.events)
+        others = committed_references(plan.stream, plan.decision.events, records)
         if after.approvals or after.letters or before.letters:
             others += rows_beside(plan.stream, before, after, plan.decision.events)
         facts = entry.indexed_facts
@@ -522,8 +540,10 @@ class TurnLoop:
             self._runs.forget(plan.stream)
         begins = commit is not None and commit.expected == 0
         for pending, problem in zip(plan.commands, plan.problems, strict=True):
-            outcome = COMMITTED if problem is None else CommandOutcome(problem=problem)
-            if pending.start is not None and problem is None:
+            outcome = COMMITTED
+            if problem is not None:
+                outcome = CommandOutcome(problem=problem)
+            elif pending.start is not None:
                 # Of several starts in one commit the first has begun the run.
                 outcome, begins = COMMITTED if begins else REPEATED, False
             pending.done(pending, outcome)
@@ -535,21 +555,27 @@ class TurnLoop:
                     self.metrics.handed_over(plan.commands, len(result.kept))
                 self.handover_target.take(result.kept)
             else:
-                # The caller learns of the start before the run's first node can block the loop.
                 self._handing_over[plan.stream] += len(result.kept)
-                asyncio.get_running_loop().call_soon(self._hand_over, plan.stream, result.kept, STEPS_TO_CALLER)
+                self._begun.append((plan.stream, result.kept))
 
-    def _hand_over(self, stream: Stream, leases: tuple[Lease, ...], steps: int) -> None:
+    def _hand_over_later(self, steps: int, begun: list[tuple[Stream, tuple[Lease, ...]]]) -> None:
+        """Hand over the first jobs of runs after their callers know of the start: a node may block the loop."""
         if steps:
-            asyncio.get_running_loop().call_soon(self._hand_over, stream, leases, steps - 1)
+            asyncio.get_running_loop().call_soon(self._hand_over_later, steps - 1, begun)
             return
-        self._handing_over[stream] -= len(leases)
-        if not self._handing_over[stream]:
-            del self._handing_over[stream]
         worker = self.handover_target
         assert worker is not None, "it was there when the commit kept them"
-        worker.handover.reserve(max(0, worker.handover.reserved - len(leases)))
-        worker.take(leases)
+        for stream, leases in begun:
+            self._handing_over[stream] -= len(leases)
+            if not self._handing_over[stream]:
+                del self._handing_over[stream]
+            worker.handover.reserve(max(0, worker.handover.reserved - len(leases)))
+            worker.take(leases)
+
+
+def _answer_future(pending: PendingCommand, outcome: CommandOutcome) -> None:
+    if not pending.about.done():
+        pending.about.set_result(outcome)
 
 
 def _job(put: JobSpec, seq: int) -> Job:

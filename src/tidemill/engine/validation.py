@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from tidemill.blobs.contract import MARKED, Blobs, files_in
-from tidemill.blobs.payloads import NotJson, encode_given, encode_text
+from tidemill.blobs.payloads import NotJson, encode_text, given_text
 from tidemill.engine.attempts.results import as_payload, unknown_file
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.limits import deeper_than
 from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.document.fields import SECONDS_MAX
-from tidemill.kernel.events import Payload
+from tidemill.kernel.events import INLINE_BYTES_MAX, Payload
 
 DEFAULTS_BYTES_MAX = 16 << 20
 PROPERTY_BYTES = 256
@@ -129,17 +129,22 @@ async def packed(
     tenant: str, value: Any, blobs: Blobs, *, code: str, path: str, bytes_max: int | None = None
 ) -> Payload:
     try:
+        text = encode_text(value)
         # Its size is known long before all of it is looked at.
-        size = 0 if bytes_max is None else len(encode_text(value))
-        text = encode_given(value) if bytes_max is None or size <= bytes_max else b""
+        if bytes_max is not None and len(text) > bytes_max:
+            raise rejected(
+                "inputs_too_large",
+                f"the value has {len(text)} bytes of JSON, and at most {bytes_max} are accepted",
+                path=path,
+                hint="pass large values as blobs (`tidemill blobs put`); "
+                "the operator raises `input_bytes` under `[limits]`",
+            )
+        text = given_text(value, text)
     except NotJson as error:
         raise rejected(code, str(error), path=path) from None
-    if bytes_max is not None and size > bytes_max:
-        message = f"the value has {size} bytes of JSON, and at most {bytes_max} are accepted"
-        hint = "pass large values as blobs (`tidemill blobs put`); the operator raises `input_bytes` under `[limits]`"
-        raise rejected("inputs_too_large", message, path=path, hint=hint)
-    await check_described(tenant, text, blobs, path=path)
-    return await as_payload(blobs, tenant, text)
+    if MARKED in text:
+        await check_described(tenant, text, blobs, path=path)
+    return text if len(text) <= INLINE_BYTES_MAX else await as_payload(blobs, tenant, text)
 
 
 async def check_described(tenant: str, text: bytes, blobs: Blobs, *, path: str) -> None:

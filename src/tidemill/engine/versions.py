@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -301,6 +302,11 @@ def split_reference(reference: Any) -> tuple[str, str, str]:
     if not isinstance(reference, str):
         message = f"a workflow is meant by its name, not by a {type(reference).__name__}"
         raise rejected("reference_invalid", message, hint="publish the document first; `run` does both")
+    return _split(reference)
+
+
+@lru_cache(maxsize=1_024)
+def _split(reference: str) -> tuple[str, str, str]:
     found = _SEPARATOR.search(reference)
     if found is None:
         return reference, "", ""

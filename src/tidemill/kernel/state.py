@@ -108,6 +108,8 @@ class Visit(Activation, array_like=True, gc=False):
 
 
 UNVISITED = Visit()
+LIVE = ("RUNNING", "PAUSED")
+"""The statuses of a run that has not ended."""
 """The visit of a node without a history. Shared: never written."""
 
 
@@ -218,12 +220,12 @@ class State(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def live(self) -> bool:
-        return self.status == "RUNNING" or self.status == "PAUSED"
+        return self.status in LIVE
 
     @property
     def busy(self) -> bool:
         """Whether the run has not ended, or is being rolled back."""
-        return self.live or self.rollback == "running"
+        return self.status in LIVE or self.rollback == "running"
 
 
 S = TypeVar("S", bound=msgspec.Struct)

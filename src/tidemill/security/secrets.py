@@ -127,30 +127,35 @@ class GrantedSecrets:
 class SecretAccessLog(Mapping[str, str]):
     """The secrets of one attempt; it iterates only over those that the attempt has read."""
 
-    __slots__ = ("_grants", "_secrets", "_workflow", "lacking", "values_seen")
+    __slots__ = ("_secrets", "_tenant", "_workflow", "lacking", "values_seen")
 
     def __init__(self, secrets: Secrets, workflow: str = "", tenant: str = "") -> None:
-        self._secrets, self._workflow = secrets, workflow
-        self._grants = secrets.grants_of(tenant) if isinstance(secrets, GrantedSecrets) else None
+        self._secrets, self._workflow, self._tenant = secrets, workflow, tenant
         self.values_seen: dict[str, str] = {}
         self.lacking = False
         """Whether one was asked for that this worker has not, or may not give to the workflow."""
+
+    @property
+    def _grants(self) -> Mapping[str, SecretGrant] | None:
+        return self._secrets.grants_of(self._tenant) if isinstance(self._secrets, GrantedSecrets) else None
 
     def forbidden_at(self, origin: str, texts: tuple[str, ...] | None = None) -> str:
         """The name of a secret that was read and may not be sent to an origin; empty if all may.
 
         With `texts`, only secrets that stand in one of them count, as they are or as JSON writes them.
         """
-        if self._grants is None:
+        grants = self._grants
+        if grants is None:
             return ""
         held = [name for name, value in self.values_seen.items() if texts is None or _stands_in(value, texts)]
-        return next((name for name in held if not self._grants[name].reaches(origin)), "")
+        return next((name for name in held if not grants[name].reaches(origin)), "")
 
     def __getitem__(self, name: str) -> str:
         known = self.values_seen.get(name)
         if known is None:
-            grant = None if self._grants is None else self._grants.get(name)
-            if self._grants is not None and (grant is None or not grant.serves(self._workflow)):
+            grants = self._grants
+            grant = None if grants is None else grants.get(name)
+            if grants is not None and (grant is None or not grant.serves(self._workflow)):
                 self.lacking = True
                 raise SecretNotGranted(name, self._workflow)
             known = self._secrets.get(name)

@@ -302,7 +302,8 @@ class Attempt:
             secrets=self._disclosed,
             voice=self._output,
             checkpoint=self._checkpoint,
-            read=lambda described: self._files().read(described),
+            read=self._read,
+            given=self._given,
         )
         spans = self._tools.runtime.spans
         if spans is not None:
@@ -311,6 +312,12 @@ class Attempt:
         elif self._state.trace:
             context.traceparent = self._state.trace
         return context
+
+    async def _read(self, described: Any) -> bytes:
+        return await self._files().read(described)
+
+    def _given(self) -> Any:
+        return decode_value(text_of(self._state.inputs, self._fetched))
 
     async def _checkpoint(self, value: Any) -> None:
         await self._tools.recorder.record_checkpoint(self, value)
@@ -351,6 +358,8 @@ class Attempt:
                     if isinstance(found, Failed):
                         return self._result(found)
                     return await self._returned(found[0], chosen, made=found[1])
+                if self._is_plain(text):
+                    return self._result(commands.Done(text, len(text)))
                 return await self._returned(text, chosen)
             case Wait() | Skip():
                 task = self.task
@@ -365,6 +374,15 @@ class Attempt:
                 return self._result(timed_out(self._node.timeout_ms or 0))
             case _:
                 return self._result(failed_by(ended))
+
+    def _is_plain(self, text: bytes) -> bool:
+        """Whether a result is stored as it is, without a look at a schema, at files or at routes; most are."""
+        return (
+            len(text) <= INLINE_BYTES_MAX
+            and MARKED not in text
+            and self._handler.type.output_schema is True
+            and not (self._node.routed and self.task.index == NOT_AN_ITEM)
+        )
 
     async def _stored_binary(self, value: Any, refusal: NotJson) -> tuple[bytes, frozenset[str]] | Failed:
         """Store a value that holds bytes or is not JSON; bounded by the node's time-out."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -344,8 +344,8 @@ def context_of(
     voice: ProgressSink,
     checkpoint: Checkpointer,
     read: Reader,
+    given: Callable[[], Any],
 ) -> NodeContext:
-    inputs = state.inputs
     context = NodeContext(
         run_id,
         task.node,
@@ -357,7 +357,7 @@ def context_of(
         state.deadline_ms,
         checkpoint=checkpoint,
         read=read,
-        given=lambda: decode_value(text_of(inputs, fetched)),
+        given=given,
         voice=voice,
         secrets=secrets,
         workflow=workflow.name,

@@ -91,6 +91,8 @@ class OutputBroadcaster:
     def __init__(self, store: Store, ambient: Ambient) -> None:
         self._store, self._ambient = store, ambient
         self._lock, self._publishing = threading.Lock(), asyncio.Lock()
+        self.holding = threading.Lock()
+        """Held while an attempt changes what it holds back; one for all, because few attempts print secrets."""
         self._frames: dict[Stream, deque[bytes]] = {}
         self._journals: dict[AttemptLogWriter, None] = {}
         self._awake = False
@@ -189,7 +191,7 @@ class FileChunk(NamedTuple):
 
 class AttemptOutput:
     __slots__ = (
-        "_broadcaster", "_disclosed", "_held", "_holding", "_journal", "_mask", "_masked", "_parts", "_place", "_shown",
+        "_broadcaster", "_disclosed", "_held", "_journal", "_mask", "_masked", "_parts", "_place", "_shown",
         "_size", "_stream", "_token", "over",
     )  # fmt: skip
 
@@ -208,7 +210,6 @@ class AttemptOutput:
         self._shown = False
         self._held: dict[str, str] = {}
         """The last text by source, held back because a secret may begin in it."""
-        self._holding = threading.Lock()
 
     @property
     def mask(self) -> Mask:
@@ -267,7 +268,7 @@ class AttemptOutput:
         mask = self.mask
         if not mask:
             return text
-        with self._holding:
+        with self._broadcaster.holding:
             masked = mask.text(self._held.pop(source, "") + text)
             begun = 0 if masked.endswith("\n") else mask.partial_match(masked)
             if not begun:
@@ -282,7 +283,7 @@ class AttemptOutput:
         self._broadcaster.journal(self._journal, StoredLine(self._broadcaster.now_ms(), source, text))
 
     async def flush_and_close(self) -> None:
-        with self._holding:
+        with self._broadcaster.holding:
             held, self._held = self._held, {}
         for source, text in held.items():
             self._write(source, text)

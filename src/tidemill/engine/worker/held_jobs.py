@@ -37,6 +37,7 @@ LOOK_EVERY_MS = 200
 class HeldJob(msgspec.Struct):
     lease: Lease
     task: JobBody
+    job_key: JobKey
     running: asyncio.Task[None] | None = None
     attempt: Attempt | None = None
     compensation: CompensationAttempt | None = None
@@ -44,10 +45,6 @@ class HeldJob(msgspec.Struct):
     """The start of its attempt is recorded."""
     submissions: int = 0
     """How often its result was submitted to a store that did not answer."""
-
-    @property
-    def job_key(self) -> JobKey:
-        return self.lease.stream, self.lease.key
 
     @property
     def settling(self) -> bool:

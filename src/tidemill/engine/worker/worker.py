@@ -304,12 +304,13 @@ class Worker:
         if earlier is not None and earlier.running is not None:
             # The worker lost the job and claimed it again: the work under the old lease is void.
             earlier.running.cancel(LEASE_LOST)
-        held = self._held_jobs[job_key] = HeldJob(lease, task_of(lease.body))
+        held = self._held_jobs[job_key] = HeldJob(lease, task_of(lease.body), job_key)
         return held
 
     def _drop(self, held: HeldJob) -> None:
-        if self._held_jobs.get(held.job_key) is held:
-            del self._held_jobs[held.job_key]
+        job_key = held.job_key
+        if self._held_jobs.get(job_key) is held:
+            del self._held_jobs[job_key]
             self.finished += held.task.kind not in WITHOUT_RUN
             self._claims.wake()
 
@@ -490,27 +491,27 @@ class Worker:
 
     def _settle(self, held: HeldJob, command: AnyCommand) -> None:
         """Submit the result of a job; the same commit settles its lease."""
-        # The store executes the statement of the job's work in the commit of its result.
-        statement, work = None, held.attempt or held.compensation
-        if work is not None and isinstance(command, (Result, CompensationResult)) and isinstance(command.outcome, Done):
-            statement = work.statement
-        pending = PendingCommand(command, self._settled, about=held, ack=held.lease, statement=statement)
-        self._turns.ask(held.lease.stream, pending)
+        lease, work = held.lease, held.attempt or held.compensation
+        pending = PendingCommand(command, self._settled, held, lease)
+        if work is not None and work.statement is not None and _is_done(command):
+            # The store executes the statement of the job's work in the commit of its result.
+            pending.statement = work.statement
+        self._turns.ask(lease.stream, pending)
 
     def _settled(self, pending: PendingCommand, answer: CommandOutcome) -> None:
         held: HeldJob = pending.about
-        if self._internal_errors and answer is COMMITTED:
-            self._internal_errors.pop(held.job_key, None)
-        if answer is STATEMENT_CONFLICT:
+        if answer is COMMITTED:
+            if self._internal_errors:
+                self._internal_errors.pop(held.job_key, None)
+            if self.listener is not None:
+                self._tell(self.listener, held, pending.command)
+            self._drop(held)
+        elif answer is STATEMENT_CONFLICT:
             self._begin(held, self._runs.get(held.lease.stream), known=False)
         elif isinstance(answer.error, Unavailable) and isinstance(pending.command, Result) and not self.draining:
             self._in_task(held, self._submit_again(held, pending.command, answer.error))
         elif isinstance(answer.error, InternalError) and not self.draining:
             self._on_internal_error(held, pending.command, answer.error)
-        elif answer is COMMITTED:
-            if self.listener is not None:
-                self._tell(self.listener, held, pending.command)
-            self._drop(held)
         else:
             self._release(held)
 
@@ -593,3 +594,7 @@ class Worker:
             held = self._held_jobs.get((lease.stream, lease.key))
             if held is not None and held.lease.token == lease.token and held.running is not None:
                 held.running.cancel(LEASE_LOST)
+
+
+def _is_done(command: AnyCommand) -> bool:
+    return isinstance(command, (Result, CompensationResult)) and isinstance(command.outcome, Done)

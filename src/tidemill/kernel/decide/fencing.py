@@ -31,12 +31,12 @@ def phase_of(node: Node, visit: Visit, index: int) -> Phase:
 def attempt_status(state: State, node: str, visit: int, index: int, token: int) -> AttemptStatus:
     """Whether the worker that holds `token` may still report about an activation, and if not, why."""
     latest = state.peek(node)
-    act = peek_at(latest, index) if latest.visit == visit else None
+    act = None if latest.visit != visit else latest if index == NOT_AN_ITEM else peek_at(latest, index)
     if token == (latest.reported_before if visit == latest.visit - 1 else act.reported if act is not None else 0):
         return "repeated"
     if not state.live:
         return "run_ended"
-    if act is None or act.status not in DISPATCHED or (index == NOT_AN_ITEM and not owns_job(latest)):
+    if act is None or act.status not in DISPATCHED or (act is latest and not owns_job(latest)):
         return "visit_ended"
     return "current" if token > act.token or (act.running and token == act.token) else "stale"
 

@@ -19,7 +19,7 @@ from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload, Reading, Route
 from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node
 from tidemill.kernel.queries import NOT_TAKEN
-from tidemill.kernel.state import Visit, peek_at
+from tidemill.kernel.state import LIVE, Visit, peek_at
 
 LOOK_AGAIN_MS = 1_000
 
@@ -33,7 +33,7 @@ def settle(builder: DecisionBuilder) -> None:
             continue
         name, builder.cause = pending.popleft()
         visit = state.peek(name)
-        if visit.settled or not state.live:
+        if visit.settled or state.status not in LIVE:
             continue
         node = nodes[name]
         verdict = edges_and_joins.join_verdict(node, visit)
@@ -41,7 +41,7 @@ def settle(builder: DecisionBuilder) -> None:
             make_ready(builder, node, visit)
         elif verdict == "skip":
             skip_visit(builder, node, NOT_TAKEN if not visit.taken else f"join {node.join}", NO_FACTS)
-    if not state.live:
+    if state.status not in LIVE:
         return
     if state.first_held:
         fill_slots(builder)
