@@ -1,4 +1,4 @@
-"""Attacks through agents: what an author writes of them, what their model calls, and what the called services answer."""
+"""Attacks through agents: what an author writes of them, what a model calls, and what the services answer."""
 
 from __future__ import annotations
 
