@@ -21,7 +21,12 @@ SLICE_NAMES = frozenset(
         *("secret in a value", "secret in a header of a mail", "secret as {{ secrets | json }}", "secret: a command"),
         *("secret: a redirect with a header", "secret: a page elsewhere", "secret: an error that quotes the answer"),
         *("secret: a child of another name", "store of alice: SELECT * FROM main.ledger", "store: REINDEX"),
-        *("store: PRAGMA user_version = 9", "render: one text many times", "map: one text many times"),
+        *(
+            "store: PRAGMA user_version = 9",
+            "render: one text many times",
+            "render: one long integer many times",
+            "map: one text many times",
+        ),
         *("agent: a file of another workflow, as rows", "agent: data as templates of the researcher"),
         *("agent: a service with one large schema many times", "agent: an encoded step up"),
         *("act: inputs, a blob that is not there", "act: a label", "http: the metadata as a number"),

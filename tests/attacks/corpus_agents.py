@@ -274,6 +274,7 @@ LOAD: tuple[Row, ...] = (
             ("never ends", "def main(data):\n    while True:\n        pass"),
             ("takes memory", "def main(data):\n    x = [0]\n    while True:\n        x = x + x"),
             ("returns much", "def main(data):\n    return ['x' * 1000] * 1000000"),
+            ("returns many lists", "def main(data):\n    return [[]] * 5000000"),
             ("reads a file", "def main(data):\n    return open('/etc/passwd').read()"),
             ("imports", "def main(data):\n    import os\n    return dict(os.environ)"),
         )
