@@ -123,6 +123,12 @@ COMPUTED: tuple[Row, ...] = (
         neighbours=True,
     ),
     Run(
+        "render: one long integer many times",
+        (document(node("value", "{{ [10 ** 4000] * 20000 }}", retry=1)),),
+        Fails("template_failed"),
+        neighbours=True,
+    ),
+    Run(
         "render: one list many times",
         (document(node("value", ["{{ inputs.a }}"] * 5_000, retry=1)),),
         Fails("template_failed"),
@@ -440,6 +446,13 @@ DOCUMENTS: tuple[Row, ...] = (
         Refused("alias_bomb"),
         text=f"name: attack\ndescription: &a {'x' * 1_000_000}\n"
         f"nodes: [{{id: a, type: value, config: [{'*a, ' * 5_000}]}}]",
+        neighbours=True,
+    ),
+    Run(
+        "document: one long integer many times",
+        (),
+        Refused("document_too_large"),
+        text=f"name: attack\nnodes: [{{id: a, type: value, config: [&a {'7' * 4_000}, {'*a, ' * 20_000}]}}]",
         neighbours=True,
     ),
     Run("document: an alias of itself", (), Refused("yaml_alias"), text="name: attack\nnodes: &n [*n]"),

@@ -60,7 +60,7 @@ ANSWERED: tuple[Row, ...] = (
     answer("two million lists", Answer(b"[" + b"[]," * 2_000_000 + b"[]]", JSON), Fails("response_too_large")),
     answer("many lists", Answer(b"[" + b"[]," * 490_000 + b"[]]", JSON), Completes()),
     answer("many nulls", Answer(b"[" + b"null," * 900_000 + b"null]", JSON), Completes()),
-    answer("long integers", Answer(b"[" + (b"9" * 4_000 + b",") * 2_000 + b"1]", JSON), Completes()),
+    answer("long integers", Answer(b"[" + (b"9" * 4_000 + b",") * 2_000 + b"1]", JSON), Fails("response_too_large")),
     answer(
         "a blob that is not there",
         Answer(json.dumps({"$blob": "sha256:" + "0" * 64, "size": 1}).encode(), JSON),
@@ -222,6 +222,22 @@ TABLES: tuple[Row, ...] = (
     ),
     table(
         "many matches", [{"a": "a" * 500_000}] * 5, {"step": "regex_extract", "field": "a", "pattern": "a", "all": True}
+    ),
+    table(
+        "a join of long integers",
+        [{"k": 1, "a": 10**4_200}] * 60,
+        {"step": "join", "with": [{"k": 1, "b": 1}] * 200, "on": "k"},
+        ending=Fails("rows_too_large", "digits"),
+    ),
+    table(
+        "a program that makes many lists",
+        [{"a": 1}],
+        {"step": "jq_transform", "program": "[{a: [range(3000000) | []]}]"},
+    ),
+    table(
+        "many short matches",
+        [{"a": "ab" * 500_000}] * 20,
+        {"step": "regex_extract", "field": "a", "pattern": "ab", "all": True},
     ),
     table(
         "many groups",

@@ -110,7 +110,7 @@ def _problems(settings: dict[str, Any], path: str) -> Iterator[Problem]:
     agents = settings["agents"]
     for name, agent in agents.items() if isinstance(agents, dict) else ():
         for field, value in agent.items():
-            if field not in ("keys", "answers") and holds_template(value):
+            if field != "keys" and holds_template(value):
                 message = f"{field} of an agent is a constant: data must not choose who gets a task"
                 yield Problem(code="tool_not_constant", message=message, path=f"{path}/agents/{name}/{field}")
     if not isinstance(agents, dict):

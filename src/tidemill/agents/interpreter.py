@@ -27,6 +27,7 @@ import msgspec
 
 from tidemill.errors import CONFIG_FILE
 from tidemill.expressions.errors import shorten
+from tidemill.expressions.limits import json_excess
 from tidemill.expressions.sandbox.pool import SandboxExecutor
 from tidemill.expressions.sandbox.tasks import RunCode
 from tidemill.handlers.contract import CapabilityMissing, Fail
@@ -135,6 +136,8 @@ def _value(answer: CodeAnswer) -> dict[str, Any]:
     if answer.error or answer.result is msgspec.UNSET:
         printed = f"; it printed: {shorten(answer.printed, 500)}" if answer.printed else ""
         raise Fail("code_failed", f"{answer.error or 'the code gave no result'}{printed}")
+    if excess := json_excess(bytes(answer.result)):
+        raise Fail("code_failed", f"the result is too large: {excess}", hint="return less")
     try:
         result = {"result": msgspec.json.decode(answer.result)}
     except (msgspec.DecodeError, RecursionError):

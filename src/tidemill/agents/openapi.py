@@ -7,6 +7,7 @@ config or of the document's first server, never a choice of the model, and the c
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -28,7 +29,8 @@ from tidemill.agents.tools import (
 )
 from tidemill.errors import Problem
 from tidemill.expressions.errors import listing, shorten
-from tidemill.expressions.schema import check_schema, compile_schema
+from tidemill.expressions.limits import DEPTH_MAX
+from tidemill.expressions.schema import SCHEMA_BYTES_MAX, check_schema, compile_schema
 from tidemill.handlers.contract import Blob, Done, Fail, Handler, NodeContext, object_schema
 
 METHODS = ("get", "put", "post", "delete", "patch", "head", "options")
@@ -84,26 +86,35 @@ class Operation(NamedTuple):
 
 
 class _References:
-    """Resolves local references; the number of steps is bounded, because references can multiply."""
+    """Resolves local references of one operation; number, size and depth are bounded, because references multiply."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        self._document, self._left = document, REFERENCES_MAX
+        self._document, self._left, self._size_left = document, REFERENCES_MAX, SCHEMA_BYTES_MAX
 
-    def resolved(self, value: Any, seen: tuple[str, ...] = ()) -> Any:
+    def resolved(self, value: Any, seen: tuple[str, ...] = (), depth: int = 0) -> Any:
+        self._charge(len(value) if isinstance(value, str) else 1)
+        if depth > DEPTH_MAX:
+            raise Fail("openapi_invalid", f"an operation is nested more than {DEPTH_MAX} levels deep")
         if isinstance(value, list):
-            return [self.resolved(each, seen) for each in value]
+            return [self.resolved(each, seen, depth + 1) for each in value]
         if not isinstance(value, dict):
             return value
         reference = value.get("$ref")
         if not isinstance(reference, str):
-            return _modern({key: self.resolved(each, seen) for key, each in value.items()})
+            self._charge(sum(map(len, value)))
+            return _modern({key: self.resolved(each, seen, depth + 1) for key, each in value.items()})
         self._left -= 1
         if self._left < 0:
-            raise Fail("openapi_invalid", f"the document has more than {REFERENCES_MAX} references")
+            raise Fail("openapi_invalid", f"an operation has more than {REFERENCES_MAX} references")
         if reference in seen:
             # A schema that contains itself: its inner part is not checked.
             return True
-        return self.resolved(self._target(reference), (*seen, reference))
+        return self.resolved(self._target(reference), (*seen, reference), depth + 1)
+
+    def _charge(self, size: int) -> None:
+        self._size_left -= size
+        if self._size_left < 0:
+            raise Fail("openapi_invalid", f"an operation has more than {SCHEMA_BYTES_MAX} bytes with its references")
 
     def _target(self, reference: str) -> Any:
         if not reference.startswith("#/"):
@@ -130,14 +141,19 @@ def _modern(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def read_operations(document: Any, wanted: list[str], methods: list[str] | None = None) -> dict[str, Operation]:
-    """The selected operations by id. Raises `Fail` for a document that cannot be used."""
+class Place(NamedTuple):
+    """Where an operation stands in a document."""
+
+    method: str
+    path: str
+
+
+def find_operations(document: Any, wanted: list[str], methods: list[str] | None = None) -> dict[str, Place]:
+    """The places of the selected operations by id. Raises `Fail` for a document that cannot be used."""
     if not isinstance(document, dict) or not str(document.get("openapi", "")).startswith("3."):
         raise Fail("openapi_invalid", "this is no OpenAPI 3 document", hint="a field `openapi` begins with 3.")
-    references = _References(document)
-    found: dict[str, Operation] = {}
+    found: dict[str, Place] = {}
     for path, item in _items(document.get("paths")):
-        shared = item.get("parameters", [])
         for method in METHODS:
             given = item.get(method)
             if not isinstance(given, dict) or (methods is not None and method not in methods):
@@ -147,7 +163,7 @@ def read_operations(document: Any, wanted: list[str], methods: list[str] | None 
                 continue
             if len(found) >= OPERATIONS_MAX:
                 raise Fail("openapi_invalid", f"more than {OPERATIONS_MAX} operations are selected")
-            found[name] = _operation(name, method, path, given, shared, references)
+            found[name] = Place(method, path)
     if not found:
         raise Fail("openapi_invalid", f"the document has no operation {listing(wanted)}")
     return found
@@ -164,10 +180,14 @@ def _name(operation: Mapping[str, Any], method: str, path: str) -> str:
     return given if isinstance(given, str) and given else f"{method} {path}"
 
 
-def _operation(
-    name: str, method: str, path: str, given: dict[str, Any], shared: Any, references: _References
-) -> Operation:
-    listed = [*(shared if isinstance(shared, list) else []), *(given.get("parameters") or [])]
+def read_operation(document: Mapping[str, Any], place: Place) -> Operation:
+    """An operation that was found, with its references resolved. Raises `Fail` if it cannot be used."""
+    method, path = place
+    item, references = document["paths"][path], _References(document)
+    given = item[method]
+    name = _name(given, method, path)
+    lists = (each.get("parameters") for each in (item, given))
+    listed = [parameter for each in lists if isinstance(each, list) for parameter in each]
     parameters: dict[tuple[str, str], dict[str, Any]] = {}
     for each in references.resolved(listed):
         named = isinstance(each, dict) and isinstance(each.get("name"), str)
@@ -235,17 +255,19 @@ def _tool(allowance: Allowance, http: Handler) -> Tool:
     async def call(context: ToolContext, arguments: dict[str, Any]) -> Ended:
         if not known:
             document = await _document(settings["document"], context, http)
-            known["operations"] = read_operations(document, settings["operations"], settings.get("methods"))
-            known["origin"] = origin_of(document, settings)
-        operations: dict[str, Operation] = known["operations"]
-        operation = operations.get(arguments["operation"])
-        if operation is None:
+            places = await asyncio.to_thread(find_operations, document, settings["operations"], settings.get("methods"))
+            known.update(document=document, places=places, origin=origin_of(document, settings))
+        place = known["places"].get(arguments["operation"])
+        if place is None:
             message = f"there is no operation {shorten(arguments['operation'], 80)} for you"
-            return error_result("operation_not_allowed", message, hint=f"you have {listing(operations)}")
+            return error_result("operation_not_allowed", message, hint=f"you have {listing(known['places'])}")
+        # The document may be an answer of a server, so nothing in proportion to it is done on the event loop.
+        operation = await asyncio.to_thread(read_operation, known["document"], place)
         if arguments.get("describe"):
             return ToolResult(content={"summary": operation.summary, "arguments": operation.schema()})
         given: dict[str, Any] = {key: arguments[key] for key in ("parameters", "body") if key in arguments}
-        if problems := compile_schema(operation.schema()).problems(given):
+        schema = await asyncio.to_thread(compile_schema, operation.schema())
+        if problems := schema.problems(given):
             return problems_result("arguments_invalid", f"the arguments do not fit {operation.id}", problems)
         return await _call(operation, known["origin"], given, settings, context, http)
 

@@ -55,6 +55,34 @@ PATTERN_WORK_MAX = 1 << 26
 """Instructions of a compiled regular expression times bytes of the text: at worst 0.3 seconds."""
 
 
+DECODED_BYTES_MAX = 256 << 20
+"""Memory that JSON text from outside may become."""
+
+DIGITS_MAX = 1_000_000
+"""Digits of all long integers in a value: writing 4,000 digits takes 0.2 ms, which nothing interrupts."""
+
+_DIGITS_BLOCK = 400
+
+
+def json_excess(text: bytes) -> str:
+    """Why JSON text must not be decoded, or an empty text: nothing interrupts the parser, and all runs wait for it."""
+    if len(text) <= DIGITS_MAX:
+        return ""
+    # From above for small values: `[],` becomes 64 bytes.
+    size = len(text) + 60 * text.count(b",") + 184 * (text.count(b"[") + text.count(b"{"))
+    if size > DECODED_BYTES_MAX:
+        return f"it has so many values that it takes more than {DECODED_BYTES_MAX >> 20} MB of memory"
+    if long_digits(text) > DIGITS_MAX:
+        return f"its long integers have more than {DIGITS_MAX} digits together"
+    return ""
+
+
+def long_digits(text: bytes) -> int:
+    """About how many digits of JSON text are in integers of more than 800."""
+    blocks = range(0, len(text) - _DIGITS_BLOCK + 1, _DIGITS_BLOCK)
+    return _DIGITS_BLOCK * sum([text[at : at + _DIGITS_BLOCK].isdigit() for at in blocks])
+
+
 def deeper_than(value: Json, limit: int = DEPTH_MAX) -> bool:
     """Whether lists and objects are nested beyond the limit, without recursion."""
     level: list[Json] = [value]

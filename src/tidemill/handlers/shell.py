@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from tidemill.errors import CONFIG_FILE
+from tidemill.expressions.limits import json_excess
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import (
     CapabilityMissing,
@@ -394,6 +395,9 @@ def _parsed(stdout: StreamEnd, parse: str) -> Any:
     if stdout.cut:
         message = f"the command printed more than the {len(stdout.data):,} bytes that are kept"
         raise Fail("output_too_large", message, hint="raise limits.output_bytes")
+    if excess := json_excess(stdout.data):
+        message = f"what the command printed cannot be read: {excess}"
+        raise Fail("output_too_large", message, hint="print less, or set parse to text")
     try:
         return msgspec.json.decode(stdout.data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -10,7 +10,8 @@ import pytest
 
 from tests.fixtures.agent_tools import code, content, workbench
 from tests.fixtures.servers.web import Web, json_reply, redirect, web
-from tidemill.agents.openapi import read_operations, settings_problems
+from tidemill.agents import openapi
+from tidemill.agents.openapi import Operation, find_operations, read_operation, settings_problems
 from tidemill.handlers.contract import Fail
 
 DOCUMENT: dict[str, Any] = {
@@ -131,6 +132,10 @@ async def test_the_egress_guard_holds(served: Web) -> None:
         assert served.asked == []
 
 
+def read(document: Any, name: str) -> Operation:
+    return read_operation(document, find_operations(document, [name])[name])
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -143,7 +148,7 @@ async def test_the_egress_guard_holds(served: Web) -> None:
 )
 def test_documents_that_cannot_be_used(document: Any) -> None:
     with pytest.raises(Fail) as refused:
-        read_operations(document, ["a"])
+        read(document, "a")
     assert refused.value.code == "openapi_invalid"
 
 
@@ -153,13 +158,44 @@ def test_references_that_multiply_are_refused() -> None:
     body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/s0"}}}}
     paths = {"/a": {"post": {"operationId": "a", "requestBody": body}}}
     with pytest.raises(Fail, match="references"):
-        read_operations({"openapi": "3.1.0", "components": {"schemas": schemas}, "paths": paths}, ["a"])
+        read({"openapi": "3.1.0", "components": {"schemas": schemas}, "paths": paths}, "a")
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"anyOf": [{"$ref": "#/components/schemas/wide"}] * 1_000}, "more than 1048576 bytes"),
+        ({"anyOf": [{"$ref": "#/components/schemas/text"}] * 1_000}, "more than 1048576 bytes"),
+        ({"$ref": "#/components/schemas/deep"}, "levels deep"),
+    ],
+)
+def test_an_operation_is_bounded_while_its_references_are_resolved(
+    monkeypatch: pytest.MonkeyPatch, schema: Any, words: str
+) -> None:
+    """Refused before the copies exist: the check of the whole schema is never reached."""
+    monkeypatch.setattr(openapi, "check_schema", lambda schema: pytest.fail("it was made"))
+    deep: Any = {"type": "string"}
+    for _ in range(400):
+        deep = {"items": deep}
+    wide = {"properties": {f"p{number}": {"type": "string"} for number in range(2_000)}}
+    schemas = {"wide": wide, "text": {"description": "x" * 10_000}, "deep": deep}
+    body = {"content": {"application/json": {"schema": schema}}}
+    paths = {"/a": {"post": {"operationId": "a", "requestBody": body}}}
+    with pytest.raises(Fail, match=words):
+        read({"openapi": "3.1.0", "components": {"schemas": schemas}, "paths": paths}, "a")
+
+
+def test_only_the_called_operation_is_read() -> None:
+    """A document of a server may select many operations; each costs only when it is called."""
+    broken = {"get": {"operationId": "b", "parameters": [{"$ref": "#/nope"}]}}
+    document = {"openapi": "3.1.0", "paths": {"/a": {"get": {"operationId": "a", "parameters": 1}}, "/b": broken}}
+    places = find_operations(document, ["*"])
+    assert list(places) == ["a", "b"] and read_operation(document, places["a"]).id == "a"
 
 
 def test_schemas_of_openapi_3_0_are_read() -> None:
     old = {"type": "integer", "nullable": True, "minimum": 0, "exclusiveMinimum": True}
     parameter = {"name": "n", "in": "query", "schema": old}
     paths = {"/a": {"get": {"operationId": "a", "parameters": [parameter]}}}
-    found = read_operations({"openapi": "3.0.0", "paths": paths}, ["a"])
-    schema = found["a"].schema()["properties"]["parameters"]["properties"]["n"]
+    schema = read({"openapi": "3.0.0", "paths": paths}, "a").schema()["properties"]["parameters"]["properties"]["n"]
     assert (schema["type"], schema["exclusiveMinimum"], "minimum" in schema) == (["integer", "null"], 0, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -28,7 +29,7 @@ from tidemill.agents.tools import (
     preview_of,
 )
 from tidemill.engine.agents.agent_port import EngineAgentPort
-from tidemill.errors import Unavailable
+from tidemill.errors import Rejected, Unavailable
 from tidemill.handlers.contract import Cancelled, Fail, NodeContext
 from tidemill.security.masking import NO_MASK, Mask
 
@@ -180,6 +181,21 @@ async def test_an_author_decides_on_confirmation() -> None:
     assert isinstance(await toolbox.call(prepared(toolbox, "drop", '{"n": 1}'), call_context()), ToolResult)
     asked = await toolbox.call(prepared(toolbox, "read", '{"n": 1}'), call_context())
     assert asked.wait.approval.approvers == ("role:boss",)
+
+
+async def test_a_blob_of_too_many_values_is_not_decoded() -> None:
+    """Four megabytes of text, which would be hundreds of megabytes of lists."""
+    async with workbench("execute_pipeline") as bench:
+        stored = await bench.engine.blobs.put(b"[" + b"[]," * 1_200_000 + b"[]]", media_type="application/json")
+        port = EngineAgentPort(
+            bench.engine.for_tenant(bench.engine.context.tenant, audited=True),
+            bench.node.run_id,
+            "agent",
+            lambda: NO_MASK,
+            partial(bench.engine.context.blobs.get, bench.engine.context.tenant),
+        )
+        with pytest.raises(Rejected, match="so many values"):
+            await port.read_blob(stored)
 
 
 async def test_a_large_result_is_a_reference_with_a_preview() -> None:

@@ -228,6 +228,9 @@ async def test_output_as_lines_and_as_json() -> None:
     assert (await failed("echo", "{", parse="json")).code == "response_invalid"
     late = await failed("echo", "[1, 2, 3]", parse="json", limits={"output_bytes": 4})
     assert (late.code, late.hint) == ("output_too_large", "raise limits.output_bytes")
+    lists = "printf '[0'; yes ,[] | head -n 1200000 | tr -d '\\n'; printf ']'"
+    many = await failed("sh", "-c", lists, parse="json", limits={"output_bytes": 8_000_000})
+    assert (many.code, "256 MB of memory" in many.message) == ("output_too_large", True)
 
 
 async def test_statuses() -> None:

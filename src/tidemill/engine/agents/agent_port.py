@@ -34,6 +34,7 @@ from tidemill.engine.services.patches import PatchOutcome
 from tidemill.engine.services.tenant_services import TenantServices
 from tidemill.engine.validation import LABEL_LENGTH_MAX
 from tidemill.errors import rejected
+from tidemill.expressions.limits import json_excess
 from tidemill.handlers.contract import Reader
 from tidemill.handlers.data.search import rank
 from tidemill.kernel.commands import Patch
@@ -286,6 +287,8 @@ class EngineAgentPort:
             body = await self._context.blobs.get(self._context.tenant, digest)
         else:
             body = await self._read(digest)
+        if excess := json_excess(body):
+            raise rejected("blob_too_large", f"the blob cannot be read: {excess}", hint="store it in parts")
         try:
             return decode_value(body)
         except (msgspec.DecodeError, RecursionError, ValueError):

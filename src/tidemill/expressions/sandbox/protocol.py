@@ -12,6 +12,7 @@ import msgspec
 
 from tidemill.expressions.conditions import Composite, EvaluationRequest, compiled
 from tidemill.expressions.errors import ExpressionError, condition_failed
+from tidemill.expressions.limits import json_excess
 from tidemill.expressions.sandbox.tasks import FilterRows, Jq, RenderTexts, RunCode, RunQuery, SandboxTask
 from tidemill.expressions.scope import NOTHING, Absent, Json, References, Scope, Seen
 
@@ -201,6 +202,8 @@ def packed_answer(answer: Answer) -> bytes:
         if len(body) > RESULT_MAX:
             message = f"the result is larger than {RESULT_MAX >> 20} MB"
         body = _ENCODER.encode(Answer(message=message, retire=answer.retire))
+    elif excess := json_excess(body):
+        body = _ENCODER.encode(Answer(message=f"the result is too large: {excess}", retire=answer.retire))
     return body
 
 

@@ -274,8 +274,12 @@ class _Walk:
         if kind is bool or value is None:
             return value
         if kind is int:
-            if value.bit_length() > bounds.WRITABLE_BITS_MAX:
+            bits = value.bit_length()
+            if bits > bounds.WRITABLE_BITS_MAX:
                 raise template_failed("the result holds an integer with thousands of digits")
+            if bits > _LONG_BITS:
+                # The time to write it grows with the square of its length: 1,300 values stand for 4,000 digits.
+                self.left -= bits * bits >> 17
             return value
         if kind is float:
             if not isfinite(value):
@@ -306,6 +310,7 @@ class _Walk:
         )
 
 
+_LONG_BITS = 1024
 _PORTION = 1000
 """Items of a list between two looks at the clock."""
 

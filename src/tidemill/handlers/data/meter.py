@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tidemill.expressions.limits import DIGITS_MAX, long_digits
+
 Row = dict[str, Any]
 Rows = list[Row]
 
@@ -36,11 +38,15 @@ class TableError(Exception):
 SECONDS_MAX = 30
 """Processor time of one step."""
 
-MEMORY_MAX = 192 << 20
-"""Bytes of the rows that a step makes, without their values, which they share with the rows before."""
+MEMORY_MAX = 128 << 20
+"""Bytes of the rows and texts that a step makes, without values that they share with the rows before. Two steps work at
+once, and a worker has to stay below 600 MB under attack."""
 
 _LOOK_EVERY = 20_000
 """Units of work between two looks at the clock: some milliseconds."""
+
+_LONG_TEXT = 800
+"""A shorter text holds no integer whose digits count."""
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -52,14 +58,14 @@ class WorkTooLong(Exception):
 class Meter:
     """Limits of one piece of work on a table, charged while it is done. A unit of work is about 0.2 microseconds."""
 
-    __slots__ = ("_began", "_bytes_max", "_due", "_held", "_pending", "_work_left", "cancelled", "size")
+    __slots__ = ("_began", "_bytes_max", "_digits", "_due", "_held", "_pending", "_work_left", "cancelled", "size")
 
     def __init__(self, bytes_max: int | None = None, work_max: int | None = None) -> None:
         """With `work_max`, more work raises `WorkTooLong`."""
         self._bytes_max, self._work_left = bytes_max, work_max
         self._due = _LOOK_EVERY
         self._began: float | None = None
-        self._held = self._pending = 0
+        self._held = self._pending = self._digits = 0
         self.size = 2
         """Bytes of the rows made, as JSON."""
         self.cancelled = False
@@ -89,12 +95,12 @@ class Meter:
 
     def entry(self, name: int, value: Any) -> None:
         """Check an entry of a row that is still being made, by the size of its name."""
-        self.expect(name + len(_ENCODER.encode(value)) + 2)
+        self.expect(name + self._encoded_size(value) + 2)
 
     def row(self, row: Row, size: int | None = None) -> None:
         """Charge for a row that was made; `size` if it is known."""
         self._pending = 0
-        size = len(_ENCODER.encode(row)) if size is None else size
+        size = self._encoded_size(row) if size is None else size
         self.size += size + 1
         self._check_bytes()
         self.hold(getsizeof(row))
@@ -103,6 +109,15 @@ class Meter:
     def entries(self, row: Row) -> None:
         """Charge for a row whose entries were checked one by one."""
         self.row(row, max(2, 1 + self._pending))
+
+    def _encoded_size(self, value: Any) -> int:
+        text = _ENCODER.encode(value)
+        if len(text) > _LONG_TEXT:
+            self._digits += long_digits(text)
+        if self._digits > DIGITS_MAX:
+            message = f"its long integers have more than {DIGITS_MAX} digits together"
+            raise TableError(message, hint="convert them to strings", code="rows_too_large")
+        return len(text)
 
     def _check_bytes(self) -> None:
         if self._bytes_max is not None and self.size + self._pending > self._bytes_max:

@@ -14,7 +14,9 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
+from functools import partial
+from itertools import chain
+from sys import getsizeof
 from typing import Any, Final, Literal, NamedTuple
 
 from tidemill.expressions.errors import ExpressionError, kind_of, listing, meant
@@ -227,28 +229,28 @@ def extract(rows: Rows, wanted: Extract, meter: Meter) -> Rows:
     budget = WORK_MAX
     made: Rows = []
     for number, (row, text) in enumerate(zip(rows, column(rows, wanted.field, meter), strict=True)):
-        if text is None:
-            found = []
-        elif isinstance(text, str):
+        matches: Iterator[Match] = iter(())
+        if isinstance(text, str):
             work = _work(pattern, text, wanted.field, number)
             budget -= work
             if budget < 0:
                 raise TableError("the pattern is too complex for so much text", field=wanted.field, row=number)
             meter.work(10 + (work >> 5))
-            found = list(_matches(pattern, text, meter, every=wanted.every))
-        else:
+            matches = _matches(pattern, text, meter)
+        elif text is not None:
             raise TableError(f"a pattern is for strings, and this is {kind_of(text)}", field=wanted.field, row=number)
-        if not found and wanted.otherwise == "fail":
+        first = next(matches, None)
+        if first is None and wanted.otherwise == "fail":
             hint = "otherwise: null, or drop"
             raise TableError("the pattern does not match", field=wanted.field, row=number, hint=hint)
-        if found or wanted.otherwise == "null":
-            made.append(row | shape(found))
+        if first is not None or wanted.otherwise == "null":
+            made.append(row | shape(first, matches))
             meter.row(made[-1])
     return made
 
 
-def _matches(pattern: Pattern, text: str, meter: Meter, *, every: bool) -> Iterator[Match]:
-    for match in islice(pattern.finditer(text), None if every else 1):
+def _matches(pattern: Pattern, text: str, meter: Meter) -> Iterator[Match]:
+    for match in pattern.finditer(text):
         meter.work(5)
         # A match takes more memory than its shortest form as JSON: the bytes of "",.
         meter.expect(3)
@@ -262,24 +264,27 @@ def _work(pattern: Pattern, text: str, field: str, row: int) -> int:
         raise TableError(failure.message, field=field, row=row, hint=failure.hint) from None
 
 
-def _shape(pattern: Pattern, wanted: Extract, meter: Meter) -> Callable[[list[Match]], Row]:
-    """A function from the matches in a row to its new fields."""
+def _shape(pattern: Pattern, wanted: Extract, meter: Meter) -> Callable[[Match | None, Iterator[Match]], Row]:
+    """A function from the first match in a row and the others to the new fields. No more than one match is kept."""
     names = sorted(pattern.groupindex, key=pattern.groupindex.__getitem__)
     into = wanted.into or wanted.field
     group = 1 if pattern.groups else 0
 
-    def taken(match: Match, group: str | int) -> str | None:
-        text = match.group(group)
+    def taken(match: Match | None, group: str | int) -> str | None:
+        text = None if match is None else match.group(group)
         meter.expect(len(text or ""))
+        meter.hold(getsizeof(text))
         return text
 
-    if wanted.every and names:
-        return lambda found: {into: [{name: taken(match, name) for name in names} for match in found]}
+    def named(match: Match | None) -> Row:
+        found = {name: taken(match, name) for name in names}
+        meter.hold(getsizeof(found))
+        return found
+
     if wanted.every:
-        return lambda found: {into: [taken(match, group) for match in found]}
-    if names:
-        return lambda found: {name: taken(found[0], name) if found else None for name in names}
-    return lambda found: {into: taken(found[0], group) if found else None}
+        value = named if names else partial(taken, group=group)
+        return lambda first, others: {into: [] if first is None else [value(each) for each in chain((first,), others)]}
+    return lambda first, _: named(first) if names else {into: taken(first, group)}
 
 
 def parse_dates(rows: Rows, wanted: Dates, meter: Meter) -> Rows:

@@ -19,6 +19,7 @@ import msgspec
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.limits import json_excess
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, run_query
 from tidemill.handlers.contract import (
     Blob,
@@ -304,6 +305,9 @@ def _json(answer: Answer) -> Any:
     if values > VALUES_MAX:
         hint = "ask for less, or set parse to text or bytes"
         raise Fail("response_too_large", f"the answer has more than {VALUES_MAX} values", hint=hint)
+    if excess := json_excess(answer.body):
+        hint = "ask for less, or set parse to text or bytes"
+        raise Fail("response_too_large", f"the answer cannot be read: {excess}", hint=hint)
     try:
         with paused_collector():
             return msgspec.json.decode(answer.body.removeprefix(b"\xef\xbb\xbf"))

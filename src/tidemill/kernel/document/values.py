@@ -11,6 +11,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import Any, NamedTuple
 
+from tidemill.expressions.limits import DIGITS_MAX
 from tidemill.kernel.document.problems import ProblemCollector, pointer
 from tidemill.kernel.model import Json
 
@@ -21,6 +22,8 @@ LEAVES = frozenset((bool, type(None)))
 """Types that need no check."""
 TOO_LONG = 10**4_300
 """The first integer that Python neither writes nor reads."""
+LONG = 10**400
+"""Longer integers are counted: writing one takes a time that grows with the square of its digits."""
 
 Trail = tuple["Trail | None", "str | int"]
 """The path to a value as linked steps; it becomes a pointer only for a problem."""
@@ -36,9 +39,10 @@ class _StopWalk(Exception):
 
 
 class _Extent(NamedTuple):
-    """The containers in a value, counted with repetition, and how deep they are nested."""
+    """The containers in a value and the digits of its long integers, with repetition, and how deep it is nested."""
 
     containers: int
+    digits: int
     depth: int
 
 
@@ -47,11 +51,11 @@ PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 class _Walk:
-    __slots__ = ("_known", "found", "left")
+    __slots__ = ("_known", "digits_left", "found", "left")
 
     def __init__(self, found: ProblemCollector) -> None:
         self.found = found
-        self.left = CONTAINERS_MAX
+        self.left, self.digits_left = CONTAINERS_MAX, DIGITS_MAX
         self._known: dict[int, _Extent] = {}
         """By identity. A part that occurs again is counted, and not walked through: it may occur a billion times."""
 
@@ -63,8 +67,9 @@ class _Walk:
         known = self._known.get(id(value))
         if known is not None:
             self._take(known.containers, depth + known.depth, trail)
+            self._take_digits(known.digits, trail)
             return known.depth
-        before = self.left
+        before, digits_before = self.left, self.digits_left
         self._take(1, depth + 1, trail)
         steps: Iterable[tuple[Any, Json]] = enumerate(value)
         if isinstance(value, dict):
@@ -78,11 +83,11 @@ class _Walk:
         for step, child in steps:
             kind = type(child)
             if kind is int:
-                if not -TOO_LONG < child < TOO_LONG:
+                if not -LONG < child < LONG:
                     self._leaf(child, (trail, step))
             elif kind not in LEAVES and (kind is not str or not child.isascii()):
                 deepest = max(deepest, self.visit(child, (trail, step), depth + 1))
-        self._known[id(value)] = _Extent(before - self.left, deepest + 1)
+        self._known[id(value)] = _Extent(before - self.left, digits_before - self.digits_left, deepest + 1)
         return deepest + 1
 
     def _take(self, containers: int, depth: int, trail: Trail | None) -> None:
@@ -94,12 +99,20 @@ class _Walk:
             self._report("too_deep", trail, f"nested more than {DEPTH_MAX} levels deep")
             raise _StopWalk
 
+    def _take_digits(self, digits: int, trail: Trail | None) -> None:
+        self.digits_left -= digits
+        if self.digits_left < 0:
+            message = f"its long integers have more than {DIGITS_MAX} digits together"
+            self._report("document_too_large", trail, message, "write them as strings")
+            raise _StopWalk
+
     def _leaf(self, value: Json, trail: Trail | None) -> None:
         if type(value) not in PLAIN:
             self._report("not_json", trail, f"a {type(value).__name__} is not a JSON value", "use a string or a list")
         elif isinstance(value, int):
             if not -TOO_LONG < value < TOO_LONG:
                 self._report("not_json", trail, "an integer has more than 4,300 digits", "write it as a string")
+            self._take_digits(value.bit_length() * 3 // 10, trail)
         elif isinstance(value, float):
             if not isfinite(value):
                 self._report("not_json", trail, f"{value} is not a JSON number", "use null, or a string")

@@ -55,6 +55,12 @@ RESULTS: list[tuple[SandboxTask, Any]] = [
 ]
 
 
+async def test_a_result_of_too_many_values_stays_in_the_process(processes: SandboxPool) -> None:
+    """Eight megabytes of text would be half a gigabyte of empty lists, decoded on the event loop."""
+    with pytest.raises(ExpressionError, match="so many values"):
+        await processes.execute(RunQuery(query="$[*]", value=msgspec.Raw(b"[" + b"[]," * 2_600_000 + b"[]]")))
+
+
 @pytest.mark.parametrize(("task", "result"), RESULTS)
 async def test_results(task: SandboxTask, result: Any, processes: SandboxPool) -> None:
     assert await processes.execute(task) == result

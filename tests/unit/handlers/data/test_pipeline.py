@@ -438,7 +438,7 @@ async def test_a_join_is_refused_while_it_grows() -> None:
     # A row has about 8,000 bytes.
     assert made < 400
     failed = await failing({"step": "join", "with": wide("b"), "on": "k"}, rows=wide("a"))
-    assert failed.code == "rows_too_large" and failed.message.startswith("step 1 (join): its result: it has more than")
+    assert failed.code == "rows_too_large" and failed.message.startswith("step 1 (join): its result: it takes more")
 
 
 @pytest.mark.parametrize(

@@ -308,6 +308,14 @@ def test_extracting(wanted: Extract, text: Any, row: Row) -> None:
     assert extract([{"t": text}], wanted) == [row]
 
 
+@pytest.mark.parametrize("pattern", ["ab", "(?P<a>a)(?P<b>b)"])
+def test_short_matches_are_charged_by_their_memory(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text of two characters has five bytes as JSON and more than fifty in memory."""
+    monkeypatch.setattr("tidemill.handlers.data.meter.MEMORY_MAX", 400_000)
+    with pytest.raises(TableError, match="memory"):
+        tables.extract([{"a": "ab" * 10_000}], Extract("a", pattern, every=True), Meter(1_000_000))
+
+
 def test_rows_without_a_match() -> None:
     rows = of("t", "1", "x", None)
     assert numbers(extract(rows, Extract("t", r"\d", "n", otherwise="drop"))) == [0]

@@ -271,6 +271,12 @@ def test_an_object_with_a_part_too_many_times_ends(monkeypatch: pytest.MonkeyPat
     assert [code for code, _ in said(document(node("a", config=bomb)))] == ["document_too_large"]
 
 
+@pytest.mark.parametrize("config", [[10**4_000] * 300, [[10**4_000] * 10] * 30])
+def test_long_integers_are_counted_with_repetition(config: Any) -> None:
+    """Writing them takes a time that grows with the square of their digits."""
+    assert [code for code, _ in said(document(node("a", config=config)))] == ["document_too_large"]
+
+
 def test_all_problems_come_at_once_and_name_the_node() -> None:
     with pytest.raises(Rejected) as caught:
         compile_document(
