@@ -11,14 +11,13 @@ import gc
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import pairwise
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from benches.bench_postgres import ROUNDS, rate, worker
+from benches.bench_postgres import ROUNDS, rates
 from benches.figures import Figure, Note
 from benches.workloads import CHAIN, MANY, PLACES
 from tests.fixtures.servers.redis_server import Server, running
@@ -98,13 +97,8 @@ def figures() -> Iterator[Figure | Note]:
         yield Figure(f"{CHAIN.name}, one hop", statistics.median(mine), "ms", None, HOP_AIM_MS)
         yield Figure("W1, times its floor", ratio, "×", HOP_FLOOR_MUST)
         yield Figure("W1, the floor of a hop", statistics.median(floors), "ms")
-        found: list[float] = []
-        for count, must, aim in ((1, None, None), (2, RATE_MUST, RATE_AIM)):
-            url = server.new_store()
-            with ExitStack() as workers:
-                for _ in range(count):
-                    workers.enter_context(worker(url))
-                found.append(asyncio.run(rate(url)))
-            yield Figure(f"{MANY.name}, {count} workers", found[-1], "nodes/s", must, aim, at_most=False)
-        yield Figure("W3, two workers beside one", found[1] / found[0], "×", TWO_WORKERS_MUST, at_most=False)
+        one, two = asyncio.run(rates(server.new_store))
+        yield Figure(f"{MANY.name}, 1 worker", one, "nodes/s", at_most=False)
+        yield Figure(f"{MANY.name}, 2 workers", two, "nodes/s", RATE_MUST, RATE_AIM, at_most=False)
+        yield Figure("W3, two workers beside one", two / one, "×", TWO_WORKERS_MUST, at_most=False)
         yield Figure(f"{TIMERS:,} timers due in a second", asyncio.run(timers_s(server)), "s", TIMERS_MUST_S)
