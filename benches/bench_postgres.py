@@ -1,4 +1,4 @@
-"""The engine on a private PostgreSQL server: one hop beside its floor, and many runs by two worker processes.
+"""The engine on a private PostgreSQL server: one hop beside its floor, many runs by worker processes, timers.
 
 The floor of a hop is one prepared statement that writes the same to the same tables: it raises a version, adds a
 record, removes a job and adds another. Engine and floor take turns, because the time of a sync varies.
@@ -29,6 +29,9 @@ from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
 
 ROUNDS = 7
+TIMERS, WIDTH, TIMERS_MUST_S = 10_000, 100, 6.0
+"""Timers that are due within one second, and how many a run has."""
+PREPARED_MS = 20_000
 STARTED_AT_ONCE, LOOK_EVERY_S = 50, 0.005
 HOP_FLOOR_MUST, HOP_AIM_MS = 1.8, 1.5
 RATE_MUST, RATE_AIM = 3_000, 4_500
@@ -42,7 +45,7 @@ WITH a AS (UPDATE streams SET version = version + 1 WHERE id = %(id)s AND versio
     b AS (INSERT INTO records VALUES (%(month)s, %(id)s, %(n)s + 1, 't', %(body)s)),
     c AS (DELETE FROM jobs WHERE stream = %(id)s AND key = %(old)s)
 INSERT INTO jobs (stream, key, tenant, lane, capped, ready_at_ms, place, state, due_ms, token, owner, body)
-    VALUES (%(id)s, %(new)s, 't', 1, false, 0, %(n)s, 2, 0, %(n)s, 'me', %(body)s)
+    VALUES (%(id)s, %(new)s, 't', 1, false, 0, %(n)s, 2, 4102444800000, %(n)s, 'me', %(body)s)
 """
 
 
@@ -123,6 +126,21 @@ async def rates(new_store: Callable[[], str]) -> tuple[float, float]:
     return MANY.nodes / best[0], MANY.nodes / best[1]
 
 
+async def timers_s(url: str) -> float:
+    """Seconds from the moment at which the last of many timers is due until all their runs have ended."""
+    async with engine_at(url, concurrency=PLACES) as engine:
+        first_ms = int(time.time() * 1000) + PREPARED_MS
+        nodes = [
+            {"id": f"n{number}", "type": "wait_until", "config": {"at_ms": first_ms + number * 1_000 // WIDTH}}
+            for number in range(WIDTH)
+        ]
+        await engine.publish({"name": "timers", "nodes": nodes})
+        runs = await engine.start_many("timers", [None] * (TIMERS // WIDTH))
+        assert time.time() * 1000 < first_ms, "the machine is too slow to prepare that"
+        await asyncio.gather(*(engine.result(run) for run in runs))
+    return time.time() - first_ms / 1000 - 1
+
+
 def figures() -> Iterator[Figure | Note]:
     """Measure."""
     with running(*DURABLE) as server:
@@ -135,3 +153,6 @@ def figures() -> Iterator[Figure | Note]:
         one, two = asyncio.run(rates(server.new_store))
         yield Figure(f"{MANY.name}, 1 worker", one, "nodes/s", at_most=False)
         yield Figure(f"{MANY.name}, 2 workers", two, "nodes/s", RATE_MUST, RATE_AIM, at_most=False)
+        yield Figure(
+            f"{TIMERS:,} timers due in a second", asyncio.run(timers_s(server.new_store())), "s", TIMERS_MUST_S
+        )
