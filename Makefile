@@ -145,7 +145,7 @@ bench-peers: ## Install LangGraph and DBOS into .venv-peers, so that `make bench
 	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@.venv-peers/bin/python -m pip install --quiet --group bench
 
-bench-million: setup ## Measure lists, searches and claims among a million finished runs (RUNS=n, STORE=postgres)
+bench-million: setup ## Measure lists, searches and claims among a million finished runs (RUNS=n, STORE=postgres|redis)
 	@RUNS=$(RUNS) STORE=$(STORE) $(BIN)/python -m benches million
 
 bench-recovery: setup ## Kill a worker with 10,000 unfinished runs and measure until all go on (RUNS=n, STORE=redis)

@@ -1,7 +1,8 @@
 """A store with a million finished runs beside one with a thousand: are lists, searches and claims as quick?
 
 An empty store has no pages to compare with, so the small one has as many runs as fill every page that is asked for.
-`make bench-million RUNS=100000` does the same with fewer; `STORE=postgres` measures a private PostgreSQL server.
+`make bench-million RUNS=100000` does the same with fewer; `STORE=postgres` and `STORE=redis` measure a private
+server.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from benches.figures import Figure, Note
 from benches.filling import MEETINGS, RUNS_PER_CUSTOMER, VIPS, fill, open_engine
 from benches.tape import folder
 from tests.fixtures.api_server import api_server
+from tests.fixtures.servers import redis_server
 from tests.fixtures.servers.postgres_server import running
 from tidemill.engine.engine import Engine
 from tidemill.stores.contract import Claim, Commit, Job, Stream
@@ -149,6 +151,9 @@ def two_stores() -> Iterator[tuple[str, str]]:
     """The URLs of two empty stores of the kind that is measured."""
     if KIND == "postgres":
         with running("shared_buffers=512MB", "max_wal_size=4GB") as server:
+            yield server.new_store(), server.new_store()
+    elif KIND == "redis":
+        with redis_server.running("appendfsync everysec") as server:
             yield server.new_store(), server.new_store()
     else:
         with folder() as place:

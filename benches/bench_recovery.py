@@ -1,9 +1,10 @@
 """10,000 unfinished runs after `kill -9` of the worker: how soon does every one of them go on?
 
-A `tidemill worker` is killed in the middle of its work. Every run has one step behind it and waits for a timer; some
-seconds later all timers are due, and another worker is started. It is measured from the start of its process until
-the store has a new event of every run that was unfinished, read from outside. Then the rest is let finish, and nothing
-may be missing. `STORE=postgres` and `STORE=redis` measure on a private server instead of a file.
+A `tidemill worker` is killed in the middle of its work: runs without a pause keep it busy. All others have one step
+behind them and wait for a timer; some seconds later all timers are due, and another worker is started. It is measured
+from the start of its process until the store has a new event of every run that was unfinished, read from outside. Then
+the rest is let finish, and nothing may be missing. `STORE=postgres` and `STORE=redis` measure on a private server
+instead of a file.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from tidemill.stores.redis.scripts import decoded
 RUNS = int(os.environ.get("RUNS") or 10_000)
 STORE = os.environ.get("STORE") or "sqlite"
 SPARE = 600
-"""Runs beyond those, so that enough are unfinished when some have ended."""
-PAUSE_S = 5
-CLIENTS = 50
+"""Runs without a pause, in whose midst the worker is killed."""
+PAUSE_S = 30
+SLICE_S = 0.03
+STARTED_AT_ONCE = 500
 LOOK_EVERY_S = 0.05
 PATIENCE_S = 120
 
@@ -44,7 +46,7 @@ DOCUMENT: dict[str, Any] = {
     "name": "recovery",
     "nodes": [
         node("before"),
-        {"id": "pause", "type": "sleep", "config": {"seconds": PAUSE_S}, "dependencies": ["before"]},
+        {"id": "pause", "type": "sleep", "config": {"seconds": "{{ inputs.pause }}"}, "dependencies": ["before"]},
         node("after", "pause"),
     ],
 }
@@ -65,16 +67,12 @@ def worker(url: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-async def start_runs(url: str, count: int) -> None:
+async def start_runs(url: str, count: int, pause: int) -> None:
     """Have runs started by somebody who does not work on them."""
     async with engine_at(url, work=False) as engine:
         await engine.publish(DOCUMENT)
-
-        async def client() -> None:
-            for _ in range(count // CLIENTS):
-                await engine.start("recovery")
-
-        await asyncio.gather(*(client() for _ in range(CLIENTS)))
+        for first in range(0, count, STARTED_AT_ONCE):
+            await engine.start_many("recovery", [{"pause": pause}] * min(STARTED_AT_ONCE, count - first))
 
 
 async def completed(url: str, count: int) -> bool:
@@ -179,30 +177,43 @@ def until(reached: Callable[[], object], what: str) -> float:
         time.sleep(max(LOOK_EVERY_S, 9 * (time.monotonic() - begun)))
 
 
-def held_in_mid_work(process: subprocess.Popen[bytes], outside: Outside, count: int) -> bool:
-    """Whether a process has ended some runs and has others in hand; it is stopped so that it stays so."""
-    process.send_signal(signal.SIGSTOP)
-    if len(outside.live()) < count and outside.leased():
-        return True
-    process.send_signal(signal.SIGCONT)
-    return False
+def all_wait(outside: Outside, started: int) -> bool:
+    """Whether every run has come as far as its timer; as `started` they have fewer events."""
+    return set(outside.versions().values()).isdisjoint(range(started + 1)) and not outside.leased()
+
+
+def held_in_mid_work(process: subprocess.Popen[bytes], outside: Outside) -> int:
+    """Give a process runs to work on, and stop it when it has ended some and has others in hand. Answers how many."""
+    for given in range(SPARE, 20 * SPARE, SPARE):
+        process.send_signal(signal.SIGSTOP)
+        asyncio.run(start_runs(outside.url, SPARE, 0))
+        while len(outside.live()) > RUNS:
+            process.send_signal(signal.SIGCONT)
+            time.sleep(SLICE_S)
+            process.send_signal(signal.SIGSTOP)
+            if len(outside.live()) < RUNS + SPARE and outside.leased():
+                return given
+        process.send_signal(signal.SIGCONT)
+    raise AssertionError("the worker never was in the middle of its work")
 
 
 def figures() -> Iterator[Figure | Note]:
     """Kill, start again, and measure."""
-    count = (RUNS + SPARE) // CLIENTS * CLIENTS
     with STORES[STORE]() as outside:
         url = outside.url
-        asyncio.run(start_runs(url, count))
+        asyncio.run(start_runs(url, RUNS, PAUSE_S))
+        started = max(outside.versions().values())
         with worker(url) as first:
-            until(lambda: held_in_mid_work(first, outside, count), "some runs end and others are in hand")
+            until(lambda: all_wait(outside, started), "every run waits for its timer")
+            last_due = time.monotonic() + PAUSE_S
+            count = RUNS + held_in_mid_work(first, outside)
             first.send_signal(signal.SIGKILL)
             first.wait()
         before, unfinished, leased = outside.versions(), outside.live(), outside.leased()
         assert len(unfinished) >= RUNS, f"only {len(unfinished)} runs were unfinished"
         assert leased, "the worker had nothing in hand when it was killed"
         yield Note(f"killed with {len(unfinished):,} runs unfinished and {leased} jobs in hand")
-        time.sleep(PAUSE_S)
+        time.sleep(max(0, last_due - time.monotonic()))
         yield from recovered(outside, before, unfinished)
         assert asyncio.run(completed(url, count)), "some runs did not complete"
         yield Note(f"all {count:,} runs completed, nothing missing")

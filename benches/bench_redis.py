@@ -11,14 +11,13 @@ import gc
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import pairwise
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from benches.bench_postgres import ROUNDS, rate, worker
+from benches.bench_postgres import ROUNDS, TIMERS, rates, timers_s
 from benches.figures import Figure, Note
 from benches.workloads import CHAIN, MANY, PLACES
 from tests.fixtures.servers.redis_server import Server, running
@@ -27,9 +26,7 @@ from tidemill.bootstrap import engine_at
 HOP_FLOOR_MUST, HOP_AIM_MS = 1.6, 0.6
 RATE_MUST, RATE_AIM = 6_000, 8_000
 TWO_WORKERS_MUST = 1.25
-TIMERS, WIDTH, TIMERS_MUST_S = 10_000, 100, 4.0
-"""Timers that are due within one second, and how many a run has."""
-PREPARED_MS = 40_000
+TIMERS_MUST_S = 4.0
 DURABLE = ("appendfsync everysec",)
 FLOOR = """
 local version = redis.call('LLEN', KEYS[1])
@@ -74,21 +71,6 @@ async def hops_ms(server: Server) -> tuple[list[float], list[float]]:
     return mine, [(before + after) / 2 for before, after in pairwise(floors)]
 
 
-async def timers_s(server: Server) -> float:
-    """Seconds from the moment at which the last of many timers is due until all their runs have ended."""
-    async with engine_at(server.new_store(), concurrency=PLACES) as engine:
-        first_ms = int(time.time() * 1000) + PREPARED_MS
-        nodes = [
-            {"id": f"n{number}", "type": "wait_until", "config": {"at_ms": first_ms + number * 1_000 // WIDTH}}
-            for number in range(WIDTH)
-        ]
-        await engine.publish({"name": "timers", "nodes": nodes})
-        runs = [await engine.start("timers") for _ in range(TIMERS // WIDTH)]
-        assert time.time() * 1000 < first_ms, "the machine is too slow to prepare that"
-        await asyncio.gather(*(engine.result(run) for run in runs))
-    return time.time() - first_ms / 1000 - 1
-
-
 def figures() -> Iterator[Figure | Note]:
     """Measure."""
     with running(*DURABLE) as server:
@@ -98,13 +80,10 @@ def figures() -> Iterator[Figure | Note]:
         yield Figure(f"{CHAIN.name}, one hop", statistics.median(mine), "ms", None, HOP_AIM_MS)
         yield Figure("W1, times its floor", ratio, "×", HOP_FLOOR_MUST)
         yield Figure("W1, the floor of a hop", statistics.median(floors), "ms")
-        found: list[float] = []
-        for count, must, aim in ((1, None, None), (2, RATE_MUST, RATE_AIM)):
-            url = server.new_store()
-            with ExitStack() as workers:
-                for _ in range(count):
-                    workers.enter_context(worker(url))
-                found.append(asyncio.run(rate(url)))
-            yield Figure(f"{MANY.name}, {count} workers", found[-1], "nodes/s", must, aim, at_most=False)
-        yield Figure("W3, two workers beside one", found[1] / found[0], "×", TWO_WORKERS_MUST, at_most=False)
-        yield Figure(f"{TIMERS:,} timers due in a second", asyncio.run(timers_s(server)), "s", TIMERS_MUST_S)
+        one, two = asyncio.run(rates(server.new_store))
+        yield Figure(f"{MANY.name}, 1 worker", one, "nodes/s", at_most=False)
+        yield Figure(f"{MANY.name}, 2 workers", two, "nodes/s", RATE_MUST, RATE_AIM, at_most=False)
+        yield Figure("W3, two workers beside one", two / one, "×", TWO_WORKERS_MUST, at_most=False)
+        yield Figure(
+            f"{TIMERS:,} timers due in a second", asyncio.run(timers_s(server.new_store())), "s", TIMERS_MUST_S
+        )

@@ -55,23 +55,67 @@ class Follower:
 
 
 class Followers:
-    def __init__(self) -> None:
+    """The followers of a store. `sleep` returns whether the waiter was notified, not just timed out."""
+
+    def __init__(
+        self,
+        store: Store,
+        waiters: Waiters,
+        lock: AbstractContextManager[object],
+        *,
+        sleep: Callable[[Waiter], Awaitable[bool]],
+        is_open: Callable[[], bool],
+        on_loaded: Callable[[Stream], None] = lambda _: None,
+    ) -> None:
+        self._store, self._waiters, self._lock = store, waiters, lock
+        self._sleep, self._is_open, self._on_loaded = sleep, is_open, on_loaded
         self._followers: dict[Stream, list[Follower]] = {}
 
-    def has_live(self, stream: Stream) -> bool:
-        return any(follower.wants_live for follower in self._followers.get(stream, ()))
-
-    def add(self, stream: Stream, after: int, *, live: bool) -> Follower:
+    async def follow(
+        self, stream: Stream, after: int, on_idle: IdleCallback | None, *, live: bool
+    ) -> AsyncGenerator[Frame, None]:
+        """The frames of a stream, until the store is closed."""
         follower = Follower(after, live)
         self._followers.setdefault(stream, []).append(follower)
-        return follower
+        try:
+            while self._is_open():
+                with self._lock:
+                    waiter = self._waiters.add([stream])
+                try:
+                    if follower.stale:
+                        await self._catch_up(stream, follower)
+                    frame = follower.next()
+                    if frame is None:
+                        if not await self._sleep(waiter):
+                            follower.stale = True
+                        elif on_idle is not None:
+                            await on_idle()
+                        continue
+                finally:
+                    with self._lock:
+                        self._waiters.remove(waiter, [stream])
+                while frame is not None:
+                    yield frame
+                    frame = follower.next()
+        finally:
+            self._remove(stream, follower)
 
-    def remove(self, stream: Stream, follower: Follower) -> None:
+    async def _catch_up(self, stream: Stream, follower: Follower) -> None:
+        (tail,) = await self._store.load({stream: follower.version}, snapshots=False)
+        if tail.damage:
+            raise rejected("event_unreadable", f"{stream.kind} {stream.key} is damaged: {tail.damage}")
+        follower.catch_up(tail.records, max(tail.version, follower.version))
+        self._on_loaded(stream)
+
+    def _remove(self, stream: Stream, follower: Follower) -> None:
         followers = [each for each in self._followers.get(stream, ()) if each is not follower]
         if followers:
             self._followers[stream] = followers
         else:
             self._followers.pop(stream, None)
+
+    def has_live(self, stream: Stream) -> bool:
+        return any(follower.wants_live for follower in self._followers.get(stream, ()))
 
     def committed(self, stream: Stream, first: int, records: Sequence[bytes]) -> None:
         for follower in self._followers.get(stream, ()):
@@ -96,41 +140,3 @@ class Followers:
         for followers in self._followers.values():
             for follower in followers:
                 follower.stale = True
-
-
-async def follow_stream(
-    store: Store,
-    stream: Stream,
-    follower: Follower,
-    on_idle: IdleCallback | None,
-    *,
-    waiters: Waiters,
-    lock: AbstractContextManager[object],
-    sleep: Callable[[Waiter], Awaitable[bool]],
-    is_open: Callable[[], bool],
-    on_loaded: Callable[[], None] = lambda: None,
-) -> AsyncGenerator[Frame, None]:
-    """The frames of a stream, without end. `sleep` returns whether the waiter was notified, not just timed out."""
-    while is_open():
-        with lock:
-            waiter = waiters.add([stream])
-        try:
-            if follower.stale:
-                (tail,) = await store.load({stream: follower.version}, snapshots=False)
-                if tail.damage:
-                    raise rejected("event_unreadable", f"{stream.kind} {stream.key} is damaged: {tail.damage}")
-                follower.catch_up(tail.records, max(tail.version, follower.version))
-                on_loaded()
-            frame = follower.next()
-            if frame is None:
-                if not await sleep(waiter):
-                    follower.stale = True
-                elif on_idle is not None:
-                    await on_idle()
-                continue
-        finally:
-            with lock:
-                waiters.remove(waiter, [stream])
-        while frame is not None:
-            yield frame
-            frame = follower.next()

@@ -115,6 +115,14 @@ class RowLaws:
                 break
         return pages
 
+    async def test_the_rarer_of_two_frequent_terms_fills_a_page(self, sut: StoreUnderTest) -> None:
+        """Its rows are the oldest: who walks along the other term passes thousands of entries before the first."""
+        rows = [row(f"{n:05}", n, "large", *(["small"] if n < 250 else [])) for n in range(6_000)]
+        for start in range(0, len(rows), 1_000):
+            await sut.committed(run("many"), rows=tuple(rows[start : start + 1_000]))
+        page = await sut.store.find("acme", "run", ("large", "small"), limit=250)
+        assert [each.sort for each in page.rows] == list(reversed(range(250)))
+
     @pytest.mark.parametrize("terms", [(), ("x",), ("x", "y")])
     async def test_a_cursor_without_a_key_begins_below_a_sort(
         self, sut: StoreUnderTest, terms: tuple[str, ...]

@@ -20,7 +20,7 @@ if answered then
 end
 
 local STREAMS = KEYS[13]
-local streams, written = {}, {}
+local streams, written, created = {}, {}, {}
 local at = 8
 for number = 1, tonumber(ARGV[7]) do
   at = at + 1
@@ -89,7 +89,7 @@ for _ = 1, tonumber(ARGV[8]) do
         call('RPUSH', stream.records, unpack(ARGV, from, math.min(from + 999, records_at + records - 1)))
       end
       if version == 0 then
-        call('ZADD', STREAMS, 0, stream.name)
+        created[stream.name] = true
       end
       version = version + records
       stream.version = version
@@ -156,6 +156,8 @@ for _ = 1, tonumber(ARGV[8]) do
 end
 
 answer[2] = freed and 1 or 0
+flush_members(STREAMS, created)
+flush_rows()
 flush(answer)
 if #written > 0 then
   tell(table.concat(written))

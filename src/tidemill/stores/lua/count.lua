@@ -8,28 +8,19 @@
 if redis.call('HGET', KEYS[1], 'store') ~= ARGV[1] then
   return redis.error_reply('EMPTIED the store is gone')
 end
-local TOP = string.rep('\255', 9) -- Above every sort and key.
-local along, rarest
-for index = 4, #ARGV do
-  local size = redis.call('ZLEXCOUNT', KEYS[2], '[' .. ARGV[index], '(' .. ARGV[index] .. TOP)
-  if not rarest or size < rarest then
-    along, rarest = ARGV[index], size
-  end
-end
-if #ARGV == 4 then
+local TERMS, FIRST = KEYS[2], 4
+-- include walk
+if #ARGV == FIRST then
   return { rarest, false }
 end
-local steps, count = tonumber(ARGV[3]), 0
-local to = ARGV[2] == '' and '(' .. along .. TOP or '(' .. along .. ARGV[2]
-local members = redis.call('ZREVRANGEBYLEX', KEYS[2], to, '[' .. along, 'LIMIT', 0, steps)
-for _, member in ipairs(members) do
-  local fits = true
-  for index = 4, #ARGV do
-    if ARGV[index] ~= along and not redis.call('ZSCORE', KEYS[2], ARGV[index] .. string.sub(member, 9)) then
-      fits = false
-      break
-    end
+local below, steps, count = ARGV[2], tonumber(ARGV[3]), 0
+while steps > 0 do
+  local size = math.min(steps, 500)
+  local places, fitting = next_entries(below, size)
+  count = count + #fitting
+  if #places < size then
+    return { count, false }
   end
-  count = count + (fits and 1 or 0)
+  steps, below = steps - size, places[size]
 end
-return { count, #members == steps and string.sub(members[#members], 9) or false }
+return { count, below }

@@ -9,43 +9,36 @@
 if redis.call('HGET', KEYS[1], 'store') ~= ARGV[1] then
   return redis.error_reply('EMPTIED the store is gone')
 end
-local TOP = string.rep('\255', 9) -- Above every sort and key.
-local wanted, steps, along, rarest = tonumber(ARGV[4]), tonumber(ARGV[5]), nil, nil
-for index = 6, #ARGV do
-  local size = redis.call('ZLEXCOUNT', KEYS[3], '[' .. ARGV[index], '(' .. ARGV[index] .. TOP)
-  if not rarest or size < rarest then
-    along, rarest = ARGV[index], size
-  end
-end
-local answer, found = { false }, 0
-local to = ARGV[3] == '' and '(' .. along .. TOP or '(' .. along .. ARGV[3]
+local TERMS, FIRST = KEYS[3], 6
+-- include walk
+local below, wanted, steps = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local answer, found, size = { false }, 0, math.min(wanted + 1, 500)
 while steps > 0 do
-  local size = math.min(steps, #ARGV > 6 and 500 or wanted - found + 1)
-  local members = redis.call('ZREVRANGEBYLEX', KEYS[3], to, '[' .. along, 'LIMIT', 0, size)
-  for _, member in ipairs(members) do
-    local place = string.sub(member, 9)
+  size = math.min(steps, size)
+  local places, fitting = next_entries(below, size)
+  local from = 1
+  while from <= #fitting do
+    local fields = {}
+    for at = from, math.min(from + wanted - found - 1, from + 999, #fitting) do
+      fields[#fields + 1] = ARGV[2] .. string.sub(places[fitting[at]], 9)
+    end
+    for at, row in ipairs(redis.call('HMGET', KEYS[2], unpack(fields))) do
+      if row then
+        found = found + 1
+        answer[1] = places[fitting[from + at - 1]]
+        answer[#answer + 1], answer[#answer + 2] = answer[1], row
+      end
+    end
     if found == wanted then
       return answer
     end
-    local fits = true
-    for index = 6, #ARGV do
-      if ARGV[index] ~= along and not redis.call('ZSCORE', KEYS[3], ARGV[index] .. place) then
-        fits = false
-        break
-      end
-    end
-    local row = fits and redis.call('HGET', KEYS[2], ARGV[2] .. string.sub(place, 9))
-    if row then
-      found = found + 1
-      answer[#answer + 1], answer[#answer + 2] = place, row
-    end
-    answer[1] = place
+    from = from + #fields
   end
-  if #members < size then
+  if #places < size then
     answer[1] = false
     return answer
   end
-  steps = steps - size
-  to = '(' .. members[#members]
+  steps, below = steps - size, places[size]
+  answer[1], size = below, 500 -- Many entries are asked for at once where few fit.
 end
 return answer

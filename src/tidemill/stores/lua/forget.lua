@@ -26,6 +26,7 @@ if expected < 0 or call('LLEN', KEYS[14]) == expected then
   for from = 9, #ARGV, 4 do
     write_row(ARGV[from], ARGV[from + 1], ARGV[from + 2], ARGV[from + 3])
   end
+  flush_rows()
 end
 flush({ done })
 return done

@@ -182,17 +182,22 @@ local function in_parts(command, key, values)
   end
 end
 
-local function flush_line()
+-- Members of a set by bytes: which are to be there and which not.
+local function flush_members(key, members)
   local added, gone = {}, {}
-  for member, there in pairs(line) do
+  for member, there in pairs(members) do
     if there then
       added[#added + 1], added[#added + 2] = 0, member
     else
       gone[#gone + 1] = member
     end
   end
-  in_parts('ZREM', LINE, gone)
-  in_parts('ZADD', LINE, added)
+  in_parts('ZREM', key, gone)
+  in_parts('ZADD', key, added)
+end
+
+local function flush_line()
+  flush_members(LINE, line)
   line = {}
 end
 

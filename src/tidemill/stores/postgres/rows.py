@@ -24,8 +24,8 @@ STEPS = (300, 1_500, 2_000)
 page is short rather than slow."""
 TOP: Place = ((1 << 63) - 1, "\U0010ffff" * 4)
 """A place above every row."""
-RARE = 200
-"""Entries counted per term to find the rarest."""
+RARE = (200, 2_000)
+"""Entries counted per term to find the rarest; more only where all terms have that many."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _terms = msgspec.msgpack.Decoder(tuple[str, ...]).decode
@@ -122,6 +122,9 @@ async def count(readers: Readers, tenant: str, kind: str, terms: Sequence[str], 
 async def _rarest_first(readers: Readers, tenant: str, kind: str, terms: Sequence[str]) -> tuple[int, list[int]]:
     marks = [mark_of(tenant, kind, term) for term in dict.fromkeys(terms)] or [mark_of(tenant, kind, None)]
     if len(marks) > 1:
-        sizes: dict[int, int] = dict(await readers.fetch(SQL["count_terms"], (RARE, Bigints(marks)), tenant=tenant))
+        for most in RARE:
+            sizes: dict[int, int] = dict(await readers.fetch(SQL["count_terms"], (most, Bigints(marks)), tenant=tenant))
+            if min(sizes.values()) < most:
+                break
         marks.sort(key=sizes.__getitem__)
     return marks[0], marks[1:]

@@ -33,7 +33,7 @@ from tidemill.stores.contract import (
     Tail,
     check,
 )
-from tidemill.stores.followers import Followers, follow_stream
+from tidemill.stores.followers import Followers
 from tidemill.stores.optional import Finding
 from tidemill.stores.postgres import rows as sql_rows
 from tidemill.stores.postgres.database import (
@@ -67,7 +67,13 @@ class PostgresStore:
         self._test_clock = clock
         self._clock = ServerClock()
         self._waiters, self._waiters_lock = Waiters(), threading.Lock()
-        self._followers = Followers()
+        self._followers = Followers(
+            self,
+            self._waiters,
+            self._waiters_lock,
+            sleep=lambda waiter: rest(waiter, LOOK_EVERY_MS),
+            is_open=lambda: self._writer is not None,
+        )
         self._followed: dict[str, Stream] = {}
         self._returning: set[asyncio.Future[None]] = set()
         self._writer: Writer | None = None
@@ -364,26 +370,15 @@ class PostgresStore:
     async def follow(
         self, stream: Stream, after: int, on_idle: IdleCallback | None = None, *, live: bool = True
     ) -> AsyncIterator[Frame]:
-        follower, name = self._followers.add(stream, after, live=live), digest_of(stream)
+        name = digest_of(stream)
         self._followed[name] = stream
         try:
             if self._writer is not None:
                 self._hints.listen()
-            frames = follow_stream(
-                self,
-                stream,
-                follower,
-                on_idle,
-                waiters=self._waiters,
-                lock=self._waiters_lock,
-                sleep=lambda waiter: rest(waiter, LOOK_EVERY_MS),
-                is_open=lambda: self._writer is not None,
-            )
-            async with aclosing(frames):
+            async with aclosing(self._followers.follow(stream, after, on_idle, live=live)) as frames:
                 async for frame in frames:
                     yield frame
         finally:
-            self._followers.remove(stream, follower)
             if not self._followers.has(stream):
                 self._followed.pop(name, None)
 

@@ -40,7 +40,7 @@ from tidemill.stores.contract import (
     cap_bound,
     check,
 )
-from tidemill.stores.followers import Followers, follow_stream
+from tidemill.stores.followers import Followers
 from tidemill.stores.optional import Finding
 from tidemill.stores.redis import jobs as stored_jobs
 from tidemill.stores.redis import rows as stored_rows
@@ -92,7 +92,13 @@ class RedisStore:
         self._test_clock = clock
         self._clock = ServerClock()
         self._waiters, self._waiters_lock = Waiters(), threading.Lock()
-        self._followers = Followers()
+        self._followers = Followers(
+            self,
+            self._waiters,
+            self._waiters_lock,
+            sleep=lambda waiter: rest(waiter, LOOK_EVERY_MS),
+            is_open=lambda: bool(self._parts),
+        )
         self._returning: set[asyncio.Future[None]] = set()
         self._parts: list[_Part] = []
         self._next_part = 0
@@ -440,25 +446,13 @@ class RedisStore:
     ) -> AsyncIterator[Frame]:
         if not self._parts:
             return
-        follower = self._followers.add(stream, after, live=live)
         hints = self._hints
         hints.follow(stream)
         try:
-            frames = follow_stream(
-                self,
-                stream,
-                follower,
-                on_idle,
-                waiters=self._waiters,
-                lock=self._waiters_lock,
-                sleep=lambda waiter: rest(waiter, LOOK_EVERY_MS),
-                is_open=lambda: bool(self._parts),
-            )
-            async with aclosing(frames):
+            async with aclosing(self._followers.follow(stream, after, on_idle, live=live)) as frames:
                 async for frame in frames:
                     yield frame
         finally:
-            self._followers.remove(stream, follower)
             hints.unfollow(stream)
 
     async def publish(self, stream: Stream, frames: Sequence[bytes]) -> None:

@@ -39,8 +39,8 @@ STEPS_PER_PAGE_MAX = 2
 """Statements per page: where terms rarely coincide a page is short rather than slow."""
 TOP: Place = ((1 << 63) - 1, "\U0010ffff" * 4)
 """A place above every row."""
-RARE = 200
-"""Entries counted per term to find the rarest."""
+RARE = (200, 2_000)
+"""Entries counted per term to find the rarest; more only where all terms have that many."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _terms = msgspec.msgpack.Decoder(tuple[str, ...]).decode
@@ -155,7 +155,10 @@ def count(execute: Execute, tenant: str, kind: str, terms: Sequence[str], at_mos
 def _rarest_first(execute: Execute, tenant: str, kind: str, terms: Sequence[str]) -> tuple[int, list[int]]:
     numbers = [number_of(tenant, kind, term) for term in dict.fromkeys(terms)] or [number_of(tenant, kind, None)]
     if len(numbers) > 1:
-        sizes = {number: execute(SQL["count_term"], (number, RARE)).fetchall()[0][0] for number in numbers}
+        for most in RARE:
+            sizes = {number: execute(SQL["count_term"], (number, most)).fetchall()[0][0] for number in numbers}
+            if min(sizes.values()) < most:
+                break
         numbers.sort(key=sizes.__getitem__)
     return numbers[0], numbers[1:]
 

@@ -34,7 +34,7 @@ from tidemill.stores.contract import (
     Tail,
     check,
 )
-from tidemill.stores.followers import Followers, follow_stream
+from tidemill.stores.followers import Followers
 from tidemill.stores.optional import Finding
 from tidemill.stores.sqlite import rows as sql_rows
 from tidemill.stores.sqlite.database import (
@@ -91,7 +91,6 @@ class SqliteStore:
         self._holders = ProcessLocks(self.path)
         self._streams = Streams(self._jobs, self._holders)
         self._entering = asyncio.Lock()
-        self._followers = Followers()
         self._returning: set[asyncio.Future[None]] = set()
         self._holders_checked_at = 0.0
         self._has_company = True
@@ -100,6 +99,15 @@ class SqliteStore:
         self._receiver = FrameReceiver(self.path, self._deliver_live)
         self._sender = FrameSender(self.path, self._receiver.names)
         self._writer: Writer | None = None
+        self._followers = Followers(
+            self,
+            self._waiters,
+            self._waiters_lock,
+            sleep=self._poller.notified,
+            is_open=lambda: self._writer is not None,
+            # Live frames published before the loaded records have arrived by then and come first.
+            on_loaded=self._receiver.drain,
+        )
         self.index = SqliteTermIndex(self.path, self._write)
 
     # Opening and closing
@@ -404,27 +412,13 @@ class SqliteStore:
     async def follow(
         self, stream: Stream, after: int, on_idle: IdleCallback | None = None, *, live: bool = True
     ) -> AsyncIterator[Frame]:
-        follower = self._followers.add(stream, after, live=live)
         try:
             if live:
                 self._receiver.listen(stream)
-            frames = follow_stream(
-                self,
-                stream,
-                follower,
-                on_idle,
-                waiters=self._waiters,
-                lock=self._waiters_lock,
-                sleep=self._poller.notified,
-                is_open=lambda: self._writer is not None,
-                # Live frames published before the loaded records have arrived by then and come first.
-                on_loaded=lambda: self._receiver.drain(stream),
-            )
-            async with aclosing(frames):
+            async with aclosing(self._followers.follow(stream, after, on_idle, live=live)) as frames:
                 async for frame in frames:
                     yield frame
         finally:
-            self._followers.remove(stream, follower)
             if live:
                 self._receiver.leave(stream)
 
