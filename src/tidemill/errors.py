@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os.path
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from hashlib import sha256
@@ -24,6 +25,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _PYTHON = os.path.dirname(os.__file__) + os.sep
+_INNER_NAME = re.compile(r"(?:\w*Service|Engine)\.(?=\w+\(\) )")
 _TIDEMILL = os.path.dirname(__file__) + os.sep
 
 NAMES_COMPARED_MAX = 1_000
@@ -163,6 +165,10 @@ def shorten_traceback(error: Exception) -> None:
     goes on in that code. A bug of ours keeps its frames. The logger `tidemill.errors` has all of them at DEBUG.
     """
     LOG.debug("raised for the caller: %r", error, exc_info=error)
+    if isinstance(error, TypeError) and (inner := _INNER_NAME.match(str(error))):
+        # The call itself was wrong: Python names the function that the verb stands for.
+        error.args, error.__traceback__ = (str(error)[inner.end() :],), None
+        return
     if isinstance(error, (Rejected, Unavailable, TimeoutError)):
         error.__traceback__, error.__suppress_context__ = None, True
         return

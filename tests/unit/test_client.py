@@ -138,6 +138,13 @@ def test_an_exception_of_a_workflow_function_shows_its_own_line(mill: Tidemill) 
     assert _files(raised.value) == ["test_client.py", "test_client.py"]
 
 
+def test_a_wrong_call_names_the_verb_and_the_callers_line(mill: Tidemill) -> None:
+    with pytest.raises(TypeError) as raised:
+        mill.result("x", tiemout=3)  # type: ignore[call-arg]
+    assert str(raised.value) == "result() got an unexpected keyword argument 'tiemout'"
+    assert _files(raised.value) == ["test_client.py"]
+
+
 def test_the_frames_that_a_refusal_leaves_out_are_logged(mill: Tidemill, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "tidemill.errors"), pytest.raises(tidemill.Rejected):
         mill.run({"name": "x", "nods": []})
