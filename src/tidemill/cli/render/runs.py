@@ -62,6 +62,7 @@ from tidemill.pictures.history import History
 
 STEP_COLUMNS = 200
 """Columns for names of steps."""
+COMPACT_BYTES_MAX = 1_000_000
 OUTPUT_LINES_MAX = 400
 """Lines of outputs shown on a terminal; a file or pipe gets all of them."""
 
@@ -131,7 +132,31 @@ def explained(board: RunProgress) -> list[tuple[str, str]]:
 
 def pretty(value: Any) -> str:
     """A JSON value on several lines; control characters are written as JSON escapes them, so it can be read back."""
-    shown = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return _visible(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def _compact(value: Any, width: int, margin: int = 0) -> str:
+    """A JSON value on lines of this width: what fits into one stays there, and short items of a list share lines."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if not value or not isinstance(value, (list, dict)) or margin + len(flat) <= width:
+        return flat
+    inner = " " * (margin + 2)
+    if isinstance(value, dict):
+        parts = [
+            f"{json.dumps(key, ensure_ascii=False)}: {_compact(each, width, margin + 2)}" for key, each in value.items()
+        ]
+        return f"{{\n{inner}" + f",\n{inner}".join(parts) + f"\n{' ' * margin}}}"
+    lines, line = [], ""
+    for part in (_compact(each, width, margin + 2) for each in value):
+        if line and ("\n" in part or len(inner) + len(line) + len(part) + 3 > width):
+            lines.append(line)
+            line = part
+        else:
+            line += f", {part}" if line else part
+    return f"[\n{inner}" + f",\n{inner}".join([*lines, line]) + f"\n{' ' * margin}]"
+
+
+def _visible(shown: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in shown)
 
 
@@ -159,10 +184,11 @@ def _say(text: str, style: str) -> None:
 
 def print_outputs(outputs: Any) -> None:
     """Print what a run returned; on a terminal in colours and only its first lines."""
-    text = pretty(outputs)
     if not supports_unicode():
-        print(text)
+        print(pretty(outputs))
         return
+    is_short = len(msgspec.json.encode(outputs)) <= COMPACT_BYTES_MAX
+    text = _visible(_compact(outputs, columns())) if is_short else pretty(outputs)
     from rich.highlighter import JSONHighlighter
     from rich.text import Text
 
