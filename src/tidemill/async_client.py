@@ -7,11 +7,11 @@ loop of the caller, so handlers that block it are to be plain functions, which r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 from tidemill.bootstrap import engine_at
 from tidemill.engine.agents.composite_tools import CompositeToolService
@@ -24,6 +24,7 @@ from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.runs import RunService
 from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService
+from tidemill.errors import for_callers, shorten_traceback
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
@@ -40,6 +41,7 @@ T = TypeVar("T")
 FunctionT = TypeVar("FunctionT", bound=Function)
 
 
+@for_callers
 def aopen(
     url: str | PathLike[str] = DEFAULT_URL,
     *,
@@ -78,6 +80,7 @@ def aopen(
     return AsyncTidemill(engine, url)
 
 
+@for_callers
 def aconnect(url: str | None = None, key: str | None = None) -> AsyncTidemill:
     """A client of the server at `url` in the caller's event loop: `async with tidemill.aconnect() as mill`.
 
@@ -94,9 +97,18 @@ def _verb(method: Callable[Concatenate[Engine, P], T]) -> Callable[Concatenate[A
     def call(self: AsyncTidemill, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not self._open:
             raise RuntimeError(self._not_open())
-        return method(self._engine, *args, **kwargs)
+        answer = method(self._engine, *args, **kwargs)
+        return cast(T, _awaited(answer)) if isinstance(answer, Coroutine) else answer
 
     return call
+
+
+async def _awaited(answer: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await answer
+    except Exception as error:
+        shorten_traceback(error)
+        raise
 
 
 class AsyncTidemill:
@@ -239,7 +251,7 @@ class AsyncTidemill:
         if self._closed:
             raise RuntimeError(self._not_open())
         if not self._open:
-            await self._engine.open()
+            await _awaited(self._engine.open())
             self._open = True
         return self
 

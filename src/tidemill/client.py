@@ -36,7 +36,7 @@ from tidemill.engine.services.runs import RunService
 from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.engine.views import html_table
-from tidemill.errors import Rejected, TidemillError
+from tidemill.errors import Rejected, TidemillError, for_callers, shorten_traceback
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
@@ -83,6 +83,7 @@ STOP_SECONDS_MAX = 5.0
 HTML_RUNS = 10
 
 
+@for_callers
 def open(  # noqa: A001 - `tidemill.open` is how it is called
     url: str | PathLike[str] = DEFAULT_URL,
     *,
@@ -136,6 +137,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     return opened
 
 
+@for_callers
 def connect(url: str | None = None, key: str | None = None) -> Tidemill:
     """A client of the server at `url`, with the verbs of `tidemill.open`. Close it, or use it in a `with`.
 
@@ -154,6 +156,7 @@ def connect(url: str | None = None, key: str | None = None) -> Tidemill:
     return connected
 
 
+@for_callers
 def diagnose(url: str = DEFAULT_URL) -> Diagnosis:
     """Check the store at `url` and the deployment around it; what cannot be opened is a finding.
 
@@ -180,7 +183,11 @@ async def _diagnosed(engine: Engine) -> Diagnosis:
 def _blocking(verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Tidemill, P], T]:
     @wraps(verb)
     def call(self: Tidemill, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._wait(verb(self._engine, *args, **kwargs))
+        try:
+            return self._wait(verb(self._engine, *args, **kwargs))
+        except Exception as error:
+            shorten_traceback(error)
+            raise
 
     return call
 
@@ -356,6 +363,9 @@ class Tidemill:
         try:
             while batch := self._wait(ahead.take()):
                 yield from batch
+        except Exception as error:
+            shorten_traceback(error)
+            raise
         finally:
             if not self._closed:
                 self._wait(ahead.close())

@@ -7,15 +7,26 @@ error. Anything else is a bug, reported as an `InternalError` where other work h
 
 from __future__ import annotations
 
+import logging
+import os.path
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from hashlib import sha256
 from itertools import islice
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
+LOG = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
+
+_PYTHON = os.path.dirname(os.__file__) + os.sep
+_INNER_NAME = re.compile(r"(?:\w*Service|Engine)\.(?=\w+\(\) )")
+_TIDEMILL = os.path.dirname(__file__) + os.sep
 
 NAMES_COMPARED_MAX = 1_000
 NAMES_OFFERED_MAX = 8
@@ -145,6 +156,45 @@ class RunFailed(TidemillError):
     def code(self) -> str:
         """The code of the run's error; empty where it has none."""
         return str(self.error.get("code", ""))
+
+
+def shorten_traceback(error: Exception) -> None:
+    """Take the frames inside of Tidemill off an error, before a function that users call raises it again.
+
+    The traceback of a refusal ends at the user's own line; one from the user's code, such as a workflow function,
+    goes on in that code. A bug of ours keeps its frames. The logger `tidemill.errors` has all of them at DEBUG.
+    """
+    LOG.debug("raised for the caller: %r", error, exc_info=error)
+    if isinstance(error, TypeError) and (inner := _INNER_NAME.match(str(error))):
+        # The call itself was wrong: Python names the function that the verb stands for.
+        error.args, error.__traceback__ = (str(error)[inner.end() :],), None
+        return
+    if isinstance(error, (Rejected, Unavailable, TimeoutError)):
+        error.__traceback__, error.__suppress_context__ = None, True
+        return
+    at = error.__traceback__
+    while at is not None and _is_inside(at.tb_frame.f_code.co_filename):
+        at = at.tb_next
+    error.__traceback__ = at or error.__traceback__
+
+
+def _is_inside(file: str) -> bool:
+    """Whether it is a file of Tidemill or of Python itself."""
+    return file.startswith((_TIDEMILL, _PYTHON, "<frozen ")) and "site-packages" not in file.removeprefix(_TIDEMILL)
+
+
+def for_callers(function: Callable[P, T]) -> Callable[P, T]:
+    """A function that users call: what it raises has a short traceback."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            shorten_traceback(error)
+            raise
+
+    return call
 
 
 class InternalError(TidemillError):

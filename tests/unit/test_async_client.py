@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import traceback
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,14 @@ async def test_bad_input_is_refused_at_once() -> None:
         tidemill.aopen("nonsense://")
     with pytest.raises(TypeError, match="not a function"):
         tidemill.aopen("memory://", functions=[3, "x"])  # type: ignore[list-item]
+
+
+async def test_a_refusal_ends_at_the_callers_line() -> None:
+    async with tidemill.aopen("memory://") as mill:
+        with pytest.raises(tidemill.Rejected) as raised:
+            await mill.run({"name": "x", "nods": []})
+    files = [Path(frame.filename).name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert files == ["test_async_client.py"]
 
 
 async def test_functions_are_registered_while_it_is_open() -> None:

@@ -9,7 +9,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -103,6 +104,51 @@ def test_errors_are_the_engines_own(mill: Tidemill) -> None:
         mill.publish(Path("/nowhere.yaml"))
     with pytest.raises(tidemill.Rejected, match="store_unknown"):
         tidemill.open("nonsense://")
+
+
+def _files(error: BaseException) -> list[str]:
+    return [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+@tidemill.workflow
+def broken_flow(n: int) -> int:
+    return {1: n}[2]
+
+
+def test_a_refusal_ends_at_the_callers_line(mill: Tidemill) -> None:
+    refused: list[Callable[[], object]] = [
+        lambda: tidemill.open("sqlit:///x"),
+        lambda: mill.run({"name": "x", "nods": []}),
+        lambda: mill.show("no-such-run"),
+        lambda: list(mill.follow("no-such-run")),
+        lambda: mill.result(mill.start("asleep"), timeout=0.001),
+    ]
+    mill.publish(ASLEEP)
+    for each in refused:
+        with pytest.raises((tidemill.Rejected, TimeoutError)) as raised:
+            each()
+        assert _files(raised.value) == ["test_client.py", "test_client.py"]
+        assert raised.value.__cause__ is None
+        assert raised.value.__suppress_context__
+
+
+def test_an_exception_of_a_workflow_function_shows_its_own_line(mill: Tidemill) -> None:
+    with pytest.raises(KeyError) as raised:
+        mill.run(broken_flow, n=1)
+    assert _files(raised.value) == ["test_client.py", "test_client.py"]
+
+
+def test_a_wrong_call_names_the_verb_and_the_callers_line(mill: Tidemill) -> None:
+    with pytest.raises(TypeError) as raised:
+        mill.result("x", tiemout=3)  # type: ignore[call-arg]
+    assert str(raised.value) == "result() got an unexpected keyword argument 'tiemout'"
+    assert _files(raised.value) == ["test_client.py"]
+
+
+def test_the_frames_that_a_refusal_leaves_out_are_logged(mill: Tidemill, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "tidemill.errors"), pytest.raises(tidemill.Rejected):
+        mill.run({"name": "x", "nods": []})
+    assert "compiler.py" in caplog.text
 
 
 def test_waiting_too_long_is_a_timeout_and_the_run_goes_on(mill: Tidemill) -> None:

@@ -125,6 +125,16 @@ class LoopBlock:
         place = Place(self._builder.next_id(name), (), to_json(default))
         return cast(T, Reference(self._builder, place, hint))
 
+    @property
+    def iteration(self) -> int:
+        """The number of the pass, from 0, as an argument of a task in the loop."""
+        block = self._builder.block
+        loops = [] if block is None else [each for each in (*block.chain, block) if isinstance(each, Loop)]
+        if not loops or loops[-1] is not self._loop:
+            message = "`iteration` is known to the tasks of its own loop, not to those of a loop inside or outside"
+            raise rejected("loop_incomplete", message, hint="pass it to a task of the loop that returns it")
+        return cast(int, template("{{ iteration }}"))
+
     def _decide(self, condition: Condition) -> None:
         if self._loop.condition is not None:
             raise rejected("loop_incomplete", "a loop has two conditions", hint="join them with & or |")

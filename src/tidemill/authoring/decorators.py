@@ -21,7 +21,7 @@ import msgspec
 from tidemill.authoring.document_builder import DocumentBuilder, current_builder
 from tidemill.authoring.reference import BEGIN, ITEM, MISSING, Json, Place, Reference, hint_of
 from tidemill.blobs.payloads import as_builtin
-from tidemill.errors import offered, rejected
+from tidemill.errors import for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
     OPAQUE,
     ConversionError,
@@ -327,6 +327,7 @@ class Workflow(Recordable[P, R]):
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
 
+    @for_callers
     def document(self) -> dict[str, Json]:
         """The document, as YAML would hold it. Raises Rejected with everything that is wrong with the function."""
         return deepcopy(self._build()[0])

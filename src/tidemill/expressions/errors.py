@@ -67,6 +67,8 @@ def within(expression: str, failure: ExpressionError) -> ExpressionError:
 
 
 KEYS_SHOWN = 12
+SIMILAR_MIN = 0.65
+"""How similar a name must be to be suggested: FETCH is not PATCH."""
 
 
 def kind_of(value: object) -> str:
@@ -105,7 +107,7 @@ def meant(name: str, known: Iterable[str]) -> str:
     """Suggest the known name closest to a misspelt one, ignoring case; empty if none is close."""
     names = list(known)[:1000]
     folded = {each.casefold(): each for each in reversed(names)}
-    near = get_close_matches(name, names, n=1) or get_close_matches(name.casefold(), folded, n=1)
+    near = get_close_matches(name, names, 1, SIMILAR_MIN) or get_close_matches(name.casefold(), folded, 1, SIMILAR_MIN)
     return f'did you mean "{folded.get(near[0], near[0])}"?' if near else ""
 
 

@@ -457,7 +457,7 @@ def causes_of(error: BaseException) -> tuple[str, ...]:
 
 def _direct_causes(error: BaseException) -> list[BaseException]:
     grouped = error.exceptions[:CAUSES_MAX] if isinstance(error, BaseExceptionGroup) else ()
-    cause = error.__cause__ or error.__context__
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return [*grouped, *([] if cause is None else [cause])]
 
 

@@ -215,7 +215,9 @@ def _dead_end(state: State, node: Node) -> str:
             return skipped
         with_it = "" if looping == node.id else f" and {looping} with it"
         return f"{skipped}{with_it}, which ended the loop; let the condition of {looping} end it instead"
-    if visit.status == "COMPLETED" and node.outbound and not visit.edges_taken:
+    # With declared outputs, a way may end at a node that leads on only when something goes wrong.
+    leads_on = node.plain or node.branch or (node.loop and node.loop.break_path) or state.outputs is None
+    if visit.status == "COMPLETED" and node.outbound and leads_on and not visit.edges_taken:
         return f"no terminal node completed: {node.id} chose none of {', '.join(node.outbound)}"
     return ""
 

@@ -81,7 +81,10 @@ nodes:
 
 
 INTERRUPTED = "[d]etach and leave it as it is, [c]ancel it, or go on [w]atching?"
-FORM = "form: {type: object, required: [when], properties: {when: {enum: [day, night]}, count: {type: integer}}}"
+FORM = (
+    "form: {type: object, required: [when], properties: {when: {enum: [day, night]}, count: {type: integer}, "
+    "why: {type: string, title: Why}, copies: {type: integer, default: 2}}}"
+)
 
 
 def test_somebody_at_the_terminal_decides(flow: Path) -> None:
@@ -90,26 +93,30 @@ def test_somebody_at_the_terminal_decides(flow: Path) -> None:
     talk.expect("◷ Release?  review\n  about  All is green.\n  asks   anyone\n")
     for expected, answer in (
         (QUESTION, "perhaps"),
-        ("please answer a, r, c or l", ""),
+        ("please answer a, r, c or l", None),
         (QUESTION, "a"),
-        ("when (day | night):", "noon"),
-        ("count (integer, may be empty):", ""),
-        ("comment (may be empty):", ""),
-        ("is not one of", ""),
-        (QUESTION, "approve"),
-        ("when (day | night):", "day"),
+        ("when (day | night, required):", "noon"),
+        ('"noon" is not one of "day" or "night"', None),
+        ("when (day | night, required):", ""),
+        ("when is required", None),
+        ("when (day | night, required):", "day"),
+        ("count (integer, may be empty):", "many"),
+        ('"many" is not of type "integer"', None),
         ("count (integer, may be empty):", "3"),
+        ("Why (why, string, may be empty):", "12"),
+        ("copies (integer, default 2):", ""),
         ("comment (may be empty):", "fine by me"),
     ):
         talk.expect(expected)
-        if answer or expected.startswith(("count", "comment")):
+        if answer is not None:
             talk.say(answer)
     code, text = talk.end()
     assert code == main.OK
     assert "✓ review: approved by user:ada" in text
     last = text[text.rindex("release  run ") :]
     assert "✓ review" in last and "✓ completed in" in last
-    assert '"when": "day"' in last and '"count": 3' in last
+    for filled in ('"when": "day"', '"count": 3', '"why": "12"', '"copies": 2'):
+        assert filled in last
 
 
 def test_a_question_is_given_up_when_its_time_has_passed(flow: Path) -> None:

@@ -140,6 +140,21 @@ HINTED: dict[str, tuple[str, list[str], str]] = {
         [],
         "see whether the service runs there",
     ),
+    "a template without quotes": (
+        "name: f\nnodes: [{id: a, type: value, config: {{ inputs.n }}}]",
+        [],
+        'a template without quotes is a mapping [not_json] → write "{{ … }}"',
+    ),
+    "a URL without a scheme": (
+        "name: f\nnodes: [{id: a, type: http, config: {url: 'example.org/x'}}]",
+        [],
+        "the URL has no scheme [config_invalid] → begin with http:// or https://",
+    ),
+    "a node that is not there": (
+        "name: f\nnodes: [{id: a, type: value, dependencies: [zebra]}]",
+        [],
+        "name a node of this workflow, or add one",
+    ),
     "a module without what it imports": (
         "name: f\nnodes: [{id: a, type: python, config: {function: 'needs_more:f'}}]",
         [],
@@ -157,3 +172,31 @@ def test_a_mistake_is_told_with_what_to_write(
     monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", "127.0.0.1:1")
     done = inside("run", *file(document)(tmp_path), *arguments)
     assert done.code != main.OK and hint in " ".join((done.out + done.err).split())
+
+
+TOLD_ONCE: dict[str, tuple[str, str]] = {
+    "a cycle": (
+        "name: f\nnodes: [{id: a, type: value, dependencies: [b]}, {id: b, type: value, dependencies: [a]}]",
+        "cycle",
+    ),
+    "no nodes": ("name: f", "missing_key"),
+}
+
+
+@pytest.mark.parametrize("case", TOLD_ONCE)
+def test_one_mistake_is_one_problem(inside: InProcessCli, tmp_path: Path, case: str) -> None:
+    document, code = TOLD_ONCE[case]
+    problems = inside("validate", *file(document)(tmp_path), "--json").json["problems"]
+    assert [each["code"] for each in problems] == [code]
+
+
+def test_a_hint_offers_nothing_that_only_looks_alike(inside: InProcessCli, tmp_path: Path) -> None:
+    document = "name: f\nnodes: [{id: a, type: http, config: {url: 'https://x.org', method: FETCH}}]"
+    (problem,) = inside("validate", *file(document)(tmp_path), "--json").json["problems"]
+    assert "PATCH" in problem["message"] and "did you mean" not in problem["hint"]
+
+
+def test_an_argument_that_does_not_fit_has_no_cause_of_python(inside: InProcessCli, tmp_path: Path) -> None:
+    document = "name: f\nnodes: [{id: a, type: python, config: {function: 'json:dumps', args: {object: 1}}}]"
+    done = inside("run", *file(document)(tmp_path), "--allow-import", "json")
+    assert "did you mean `obj`?" in done.out and "StopIteration" not in done.out

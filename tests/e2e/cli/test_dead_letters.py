@@ -50,3 +50,16 @@ def test_a_tolerated_item_of_a_completed_run_is_repeated_by_a_fork(cli_store: Cl
     assert "dlq retry" not in shown
     refused = cli_store("dlq", "retry", "--run", run_id)
     assert "to run a node again: tidemill runs fork RUN --node NODE" in refused.out
+
+
+def test_a_retry_names_the_tolerated_failures_that_it_leaves(cli_store: CliStore) -> None:
+    items = {"id": "items", "type": "fail", "map": {"over": [1, 2], "tolerate": 2}}
+    soft = {"id": "soft", "type": "fail", "on_error": "continue"}
+    last = {"id": "last", "type": "fail", "dependencies": ["items", "soft"]}
+    run_id = cli_store.start({"name": "tolerant", "nodes": [items, soft, last]})
+    cli_store.until(run_id, lambda view: view.status == "FAILED")
+    told = cli_store.fine("runs", "retry", run_id)
+    assert "→ tolerated failures stay as they are: items (2 items), soft\n" in told
+    assert f"→ to run one again, with all after it: tidemill runs rewind {run_id} items\n" in told
+    cli_store.until(run_id, lambda view: view.status == "FAILED")
+    assert cli_store.json("runs", "retry", run_id)["tolerated"] == {"items": 2, "soft": 0}

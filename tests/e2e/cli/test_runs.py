@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -256,7 +257,7 @@ def test_a_traceback_is_shown_wherever_a_failure_is(cli_store: CliStore) -> None
     for command in (("dlq", "show"), ("why",)):
         assert "in loads" in cli_store.fine(*command, run_id, "a")
     shown = cli_store.fine("runs", "show", run_id)
-    assert "1 failed, 1 not reached" in shown and matches(r"^○  b  not reached  node a failed$", shown)
+    assert "1 failed, 1 not reached" in shown and matches(r"^○  b  not reached +node a failed$", shown)
     assert matches(r"^error +a: JSONDecodeError: .* \[exception\]$", shown)
     assert "in loads" in cli_store.json("runs", "show", run_id)["nodes"]["a"]["error"]["traceback"]
 
@@ -291,3 +292,26 @@ def test_a_query_and_a_known_action_are_needed(cli_store: CliStore) -> None:
         with pytest.raises(Rejected) as refused:
             cli_store.mill.bulk(action, query)  # type: ignore[arg-type]
         assert refused.value.code == code
+
+
+def test_a_run_shows_how_long_each_node_took(cli_store: CliStore) -> None:
+    nodes = [
+        {"id": "rest", "type": "sleep", "config": {"seconds": 0.3}},
+        {"id": "end", "type": "value", "dependencies": ["rest"]},
+        {"id": "no", "type": "value", "when": "false"},
+    ]
+    run_id = cli_store.start({"name": "timed", "nodes": nodes})
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
+    shown = cli_store.fine("runs", "show", run_id)
+    assert re.search(r"✓  rest  COMPLETED +(?:[3-9]\d\d ms|\d+\.\d s)$", shown, re.MULTILINE)
+    assert re.search(r"⊘  no    SKIPPED +[^\d ]", shown), "what never began took no time"
+
+
+def test_what_is_done_later_does_not_lengthen_a_run(cli_store: CliStore) -> None:
+    run_id = cli_store.failed()
+    before = re.search(r"^took +(.+)$", cli_store.fine("runs", "show", run_id), re.MULTILINE)
+    time.sleep(1.1)
+    cli_store.fine("runs", "relabel", run_id, "--label", "seen=yes")
+    after = re.search(r"^took +(.+)$", cli_store.fine("runs", "show", run_id), re.MULTILINE)
+    assert before is not None and after is not None
+    assert before[1] == after[1]

@@ -150,6 +150,22 @@ def test_the_lines_of_a_worker_for_people(here: Here) -> None:
         assert re.search(r"^\[\S+ a\] a function prints$", text, re.MULTILINE)
 
 
+def test_a_worker_reports_what_a_rollback_undoes(here: Here) -> None:
+    place, mill = here
+    undoing = [
+        {"id": "kept", "type": "value", "compensator": {"type": "fail", "config": {"message": "closed"}}},
+        {"id": "gone", "type": "value", "dependencies": ["kept"], "compensator": {"type": "value"}},
+        {"id": "last", "type": "fail", "dependencies": ["gone"]},
+    ]
+    worker = place.worker()
+    run_id = start(mill, {"name": "trip", "on_failure": {"compensate": "automatic"}, "nodes": undoing})
+    undone, failed = worker.hears("undo_completed"), worker.hears("undo_failed")
+    assert (undone["run"], undone["node"], undone["attempt"], undone["error"]) == (run_id, "gone", 1, None)
+    assert (failed["node"], failed["level"], failed["error"]["message"]) == ("kept", "error", "closed")
+    worker.tell()
+    assert worker.end() == main.OK
+
+
 def test_a_store_that_does_not_answer_is_told_once_and_waited_for(here: Here) -> None:
     place, mill = here
     worker = place.worker("--heartbeat", "0.3", "--dead-after", "1")

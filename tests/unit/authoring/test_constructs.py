@@ -236,6 +236,31 @@ def test_a_loop_that_is_used_up() -> None:
     assert run(endless, n=60).outputs == "reached 120"
 
 
+def test_a_loop_counts_its_passes() -> None:
+    @workflow
+    def counting() -> Any:
+        with tidemill.loop(max_iterations=9) as again:
+            value = double(again.iteration)
+            again.until(value >= 6)
+        with tidemill.on_exhausted(again):
+            say("never")
+        return value
+
+    result = run(counting)
+    assert (result.outputs, result.nodes["double"]["visits"], result.warnings) == (6, 4, ())
+
+    @workflow
+    def elsewhere() -> Any:
+        with tidemill.loop(max_iterations=2) as outer:
+            with tidemill.loop(max_iterations=2) as inner:
+                value = double(outer.iteration)
+                inner.until(value > 1)
+            outer.until(value > 1)
+        return value
+
+    assert problems(elsewhere) == ["loop_incomplete"]
+
+
 def test_nested_loops() -> None:
     @workflow
     def nested() -> Any:

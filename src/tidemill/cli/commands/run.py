@@ -45,6 +45,8 @@ from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.client import Tidemill
 from tidemill.engine.views import ApprovalView, RunView
 from tidemill.errors import Rejected, StoreUnusable, rejected
+from tidemill.expressions.errors import pointer
+from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.commands import Verb
 from tidemill.kernel.decide.approvals import as_role, as_user
 from tidemill.kernel.events import NOT_AN_ITEM
@@ -148,40 +150,69 @@ def _verb(typed: Typed) -> Verb:
 
 
 def _form(typed: Typed, schema: Any) -> Any:
-    """Ask for the fields of a form; the engine checks them."""
+    """Ask for the fields of a form, each until its answer fits; the engine checks the whole."""
     fields = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(fields, dict) or not fields:
         return _typed_value(typed, "  form (JSON): ")
-    required = schema.get("required") or ()
     filled: dict[str, Any] = {}
-    for name, field in fields.items():
-        value = _typed_value(typed, f"  {_field_words(name, field, name in required)}: ")
+    for name in fields:
+        value = _field(typed, name, schema, filled)
         if value is not None:
             filled[name] = value
     return filled
 
 
-def _field_words(name: str, field: Any, required: bool) -> str:
-    kind = field.get("type") if isinstance(field, dict) else None
-    about = field.get("title") or field.get("description") if isinstance(field, dict) else None
-    said = [str(kind)] if isinstance(kind, str) else []
-    if isinstance(field, dict) and isinstance(field.get("enum"), list):
-        said = [" | ".join(map(str, field["enum"]))]
-    said += [str(about)] if about else []
-    said += [] if required else ["may be empty"]
-    return one_line(f"{name} ({', '.join(said)})" if said else name, 100)
+def _field(typed: Typed, name: str, schema: Mapping[str, Any], filled: Mapping[str, Any]) -> Any:
+    """What is typed for one field, or its default; None where nothing is typed and nothing needed."""
+    field = schema["properties"][name] if isinstance(schema["properties"][name], dict) else {}
+    required = name in (schema.get("required") or ())
+    question = f"  {_field_words(name, field, required)}: "
+    place = pointer("", name)
+    while True:
+        value = _typed_value(typed, question, is_text=field.get("type") == "string")
+        if value is None and "default" in field:
+            return field["default"]
+        if value is None and required:
+            print(f"  {name} is required")
+            continue
+        # Checked as part of the whole, because a field may refer to definitions of the form.
+        found = compile_schema(schema).problems({**filled, name: value}, code="form_invalid")
+        wrong = [each for each in found if each.path == place or each.path.startswith(f"{place}/")]
+        if value is None or not wrong:
+            return value
+        for each in wrong:
+            print(f"  {sanitize(each.message)}")
 
 
-def _typed_value(typed: Typed, question: str) -> Any:
-    """A value as it is given to options; None when nothing is typed."""
+def _field_words(name: str, field: Mapping[str, Any], required: bool) -> str:
+    title, kind = field.get("title"), field.get("type")
+    said = [name] if title else []
+    if isinstance(field.get("enum"), list):
+        said.append(" | ".join(map(str, field["enum"])))
+    elif isinstance(kind, str):
+        said.append(kind)
+    said += [str(field["description"])] if field.get("description") else []
+    if "default" in field:
+        said.append(f"default {one_line(str(field['default']), 40)}")
+    else:
+        said.append("required" if required else "may be empty")
+    return one_line(f"{title or name} ({', '.join(said)})", 100)
+
+
+def _typed_value(typed: Typed, question: str, *, is_text: bool = False) -> Any:
+    """A value as it is given to options, or the text itself; None when nothing is typed."""
     while True:
         text = typed.line(question)
         if not text:
             return None
         try:
-            return parse_value("this", text)
+            value = parse_value("this", text)
         except Rejected as refusal:
+            if is_text:
+                return text
             print_refusal(refusal.problems)
+        else:
+            return text if is_text and not isinstance(value, str) else value
 
 
 DECISION_UNREACHABLE = (

@@ -17,23 +17,32 @@ if TYPE_CHECKING:
     from tidemill.engine.services.patches import PatchOutcome
 
 
+RETRIED = "retried"
 BULK = ("cancel", "pause", "resume", "retry", "rollback")
 
 
 def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], object], *, follows: str = "") -> int:
     """Carry out an action on a run, and print the status that the run has afterwards, and what follows."""
-    from tidemill.cli.render.runs import say
-    from tidemill.cli.render.tables import print_hint
+    from tidemill.cli.render.runs import say, tolerated_failures
+    from tidemill.cli.render.tables import names, print_hint
+    from tidemill.cli.render.terminal import counted
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         do(mill)
         view = mill.show(run_id)
-        return {"run_id": run_id, "done": done, "status": view.status, "events": view.events}
+        after = {"run_id": run_id, "done": done, "status": view.status, "events": view.events}
+        return after | ({"tolerated": tolerated} if done == RETRIED and (tolerated := tolerated_failures(view)) else {})
 
     def show(after: dict[str, Any]) -> None:
         say(f"{done}; run {run_id} {'stays' if follows else 'is'} {after['status']}")
         if follows:
             print_hint(f"{follows}: {session.command('why', run_id)}")
+        if left := after.get("tolerated"):
+            said = names(f"{node} ({counted(items, 'item')})" if items else node for node, items in left.items())
+            print_hint(f"tolerated failures stay as they are: {said}")
+            print_hint(
+                f"to run one again, with all after it: {session.command('runs', 'rewind', run_id, next(iter(left)))}"
+            )
 
     return session.ask_and_print(ask, show)
 
@@ -90,7 +99,7 @@ def plain_act(name: str, done: str, about: str, *more: options.Decorator, follow
 
 
 PLAIN = (
-    plain_act("retry", "retried", "Let a failed or cancelled run go on where it stopped.", options.did_not_happen),
+    plain_act("retry", RETRIED, "Let a failed or cancelled run go on where it stopped.", options.did_not_happen),
     plain_act(
         "rewind",
         "rewound to {node}",

@@ -37,6 +37,8 @@ def why_command(session: StoreSession, run: str, node: str | None) -> int:
 
 runs = options.new_group("runs")
 
+EVENTS_TIMED_MAX = 20_000
+"""Of a longer log `runs show` does not say how long each node took: it would take too long to read."""
 STATUSES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED")
 COUNTED_MAX = 10_000
 
@@ -162,8 +164,11 @@ def _show(session: StoreSession, run: str, at: int | None) -> int:
 
     def ask(mill: Tidemill) -> RunDetails:
         view = mill.show(run, at=at)
-        # Only text shows the reasons: the JSON of a run is the same in every command.
-        return RunDetails(view, past=at is not None, path=() if session.as_json else mill.path(run, at=at))
+        if session.as_json:
+            # The JSON of a run is the same in every command.
+            return RunDetails(view)
+        events = mill.events(run, limit=view.events) if view.events <= EVENTS_TIMED_MAX else []
+        return RunDetails(view, past=at is not None, path=mill.path(run, at=at), events=events)
 
     return session.ask_and_print(ask, lambda details: print_run(session, details))
 

@@ -141,18 +141,19 @@ class StatusLines:
         level = _LEVEL_OF[report.outcome] if not report.tolerated else "warning"
         if LEVELS.index(level) < self._rank:
             return
-        sign, colour = _SIGNS[report.outcome]
+        undone = report.undo and error is None
+        sign, colour = ("↶", GREEN) if undone else _SIGNS[report.outcome]
         place = where({"node": report.node, "visit": report.visit, "index": report.index})
         tried = f"attempt {report.attempt}" if report.attempt > 1 or error is not None else ""
         again = "handled" if report.tolerated else ""
         if report.retry_at_ms is not None:
             again = f"again in {duration(max(0, report.retry_at_ms - time.time_ns() // 1_000_000))}"
-        what = one_line(error_words(error), ERROR_COLUMNS_MAX) if error else report.outcome
-        said = dotted(tried, duration(report.duration_ms), what, again)
+        what = one_line(error_words(error), ERROR_COLUMNS_MAX) if error else "undone" if undone else report.outcome
+        said = dotted("not undone" if report.undo and error else "", tried, duration(report.duration_ms), what, again)
         lines = traceback_lines(error) if report.outcome == "failed" else []
         self._say(
             "\n  ".join([f"{self._paint(sign, colour)} {report.run_id} {sanitize(f'{place}  {said}')}", *lines]),
-            event=f"node_{report.outcome}",
+            event=f"{'undo' if report.undo else 'node'}_{report.outcome}",
             level=level,
             run=report.run_id,
             node=report.node,

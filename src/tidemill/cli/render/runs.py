@@ -58,9 +58,11 @@ from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import PatchOutcome
 from tidemill.engine.views import RunView
 from tidemill.kernel.document.diff import Change, GraphDiff
+from tidemill.pictures.history import History
 
 STEP_COLUMNS = 200
 """Columns for names of steps."""
+COMPACT_BYTES_MAX = 1_000_000
 OUTPUT_LINES_MAX = 400
 """Lines of outputs shown on a terminal; a file or pipe gets all of them."""
 
@@ -130,7 +132,31 @@ def explained(board: RunProgress) -> list[tuple[str, str]]:
 
 def pretty(value: Any) -> str:
     """A JSON value on several lines; control characters are written as JSON escapes them, so it can be read back."""
-    shown = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return _visible(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def _compact(value: Any, width: int, margin: int = 0) -> str:
+    """A JSON value on lines of this width: what fits into one stays there, and short items of a list share lines."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if not value or not isinstance(value, (list, dict)) or margin + len(flat) <= width:
+        return flat
+    inner = " " * (margin + 2)
+    if isinstance(value, dict):
+        parts = [
+            f"{json.dumps(key, ensure_ascii=False)}: {_compact(each, width, margin + 2)}" for key, each in value.items()
+        ]
+        return f"{{\n{inner}" + f",\n{inner}".join(parts) + f"\n{' ' * margin}}}"
+    lines, line = [], ""
+    for part in (_compact(each, width, margin + 2) for each in value):
+        if line and ("\n" in part or len(inner) + len(line) + len(part) + 3 > width):
+            lines.append(line)
+            line = part
+        else:
+            line += f", {part}" if line else part
+    return f"[\n{inner}" + f",\n{inner}".join([*lines, line]) + f"\n{' ' * margin}]"
+
+
+def _visible(shown: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in shown)
 
 
@@ -158,10 +184,11 @@ def _say(text: str, style: str) -> None:
 
 def print_outputs(outputs: Any) -> None:
     """Print what a run returned; on a terminal in colours and only its first lines."""
-    text = pretty(outputs)
     if not supports_unicode():
-        print(text)
+        print(pretty(outputs))
         return
+    is_short = len(msgspec.json.encode(outputs)) <= COMPACT_BYTES_MAX
+    text = _visible(_compact(outputs, columns())) if is_short else pretty(outputs)
     from rich.highlighter import JSONHighlighter
     from rich.text import Text
 
@@ -203,6 +230,8 @@ def _print_plainly(title: str, board: RunProgress, stream: IO[str]) -> None:
 NODES_SHOWN_MAX = 200
 NAME_COLUMNS = 500
 """Columns for names in a row; more than one line of them is folded."""
+DURATION_COLUMNS = len("59 m 59 s")
+ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 UNREACHED = "not reached"
 """The status in text of a node that failed only because one before it did: there is one failure, not many."""
 SIGNS: dict[str, str] = {**PHASE_SIGNS, "QUEUED": "○", "RUNNING": "●", UNREACHED: PHASE_SIGNS["UNREACHED"]}
@@ -217,6 +246,8 @@ class RunDetails:
     """It is shown as it was, so there is nothing to do about it."""
     path: Sequence[Mapping[str, Any]] = ()
     """The way it went, for why its nodes ended as they did."""
+    events: Sequence[Mapping[str, Any]] = ()
+    """What happened, for how long its nodes took."""
 
     def to_dict(self) -> dict[str, Any]:
         return self.view.to_dict()
@@ -230,7 +261,8 @@ def print_run(session: StoreSession, details: RunDetails) -> None:
     whys = {step["node"]: step["why"] for step in details.path}
     undone = {key.rsplit("/", 2)[0] for key in view.rollback["undone"]}
     whys |= {name: dotted(whys.get(name, ""), "undone") for name in undone}
-    _print_nodes(shown["nodes"], whys, past=details.past)
+    took = {row.node: row.elapsed_ms for row in History(details.events).rows if not row.undo}
+    _print_nodes(shown["nodes"], whys, took, past=details.past)
     print_traceback(view.error)
     if view.status == "COMPLETED":
         print()
@@ -285,25 +317,36 @@ def _times(details: RunDetails) -> Iterator[tuple[str, Any]]:
     began, last = details.view.created_ms, details.view.last_event_ms
     yield "status", details.view.status
     yield "started", moment(began)
-    if details.view.status in ("COMPLETED", "FAILED", "CANCELLED"):
-        yield "took", duration(last - began)
+    if details.view.status in ENDED:
+        yield "took", duration((details.view.ended_ms or last) - began)
     else:
         yield "last change", moment(last)
 
 
-def _print_nodes(nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str], *, past: bool) -> None:
+def _print_nodes(
+    nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str], took: Mapping[str, int], *, past: bool
+) -> None:
     """Print the nodes; of many, those that are not completed first."""
     chosen = list(nodes.items())
     if len(chosen) > NODES_SHOWN_MAX:
         chosen.sort(key=lambda entry: entry[1]["status"] in ("COMPLETED", "SKIPPED", "PENDING"))
-    heads = (Column(""), Column("", gives=True), Column("", status=True), Column("", gives=True))
-    lines = [
-        Line((SIGNS.get(_status(node), " "), name, _status(node), _about(node, whys.get(name, ""), past=past)))
-        for name, node in chosen
-    ]
+    spent = {name: duration(took[name]) for name, node in chosen if name in took and _status(node) in ENDED}
+    times = Column("", number=True, least=DURATION_COLUMNS if spent else 0)
+    heads = (Column(""), Column("", gives=True), Column("", status=True), times, Column("", gives=True))
+    lines = []
+    for name, node in chosen:
+        status, about = _status(node), _about(node, whys.get(name, ""), past=past)
+        lines.append(Line((SIGNS.get(status, " "), name, status, spent.get(name, ""), about)))
     print_table(heads, lines[:NODES_SHOWN_MAX])
     if len(lines) > NODES_SHOWN_MAX:
         print_hint(f"and {len(lines) - NODES_SHOWN_MAX:,} more nodes; --json shows them all")
+
+
+def tolerated_failures(view: RunView) -> dict[str, int]:
+    """The nodes that failed and were tolerated, each with how many of its items did."""
+    failed = {name: node.get("items", {}).get("failed", 0) for name, node in view.nodes.items()}
+    whole = {name for name, node in view.nodes.items() if _status(node) == "FAILED"} - {view.failed_node}
+    return {name: count for name, count in failed.items() if name != view.failed_node and (count or name in whole)}
 
 
 def _status(node: Mapping[str, Any]) -> str:

@@ -34,6 +34,8 @@ class Column(NamedTuple):
     number: bool = False
     gives: bool = False
     """It is cut when the table is too wide."""
+    least: int = 0
+    """How wide it is at least."""
 
 
 class Line(NamedTuple):
@@ -87,7 +89,10 @@ def _placed(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]
 
 def _widths(heads: Sequence[Column], rows: Sequence[Line], columns_max: int) -> list[int]:
     """The widest cell of each column; columns that give are cut until the table fits."""
-    widths = [max([room(head.title), *(room(row.cells[number]) for row in rows)]) for number, head in enumerate(heads)]
+    widths = [
+        max([head.least, room(head.title), *(room(row.cells[number]) for row in rows)])
+        for number, head in enumerate(heads)
+    ]
     surplus = sum(widths) + GAP * (len(widths) - 1) - columns_max
     while surplus > 0:
         giving = [number for number, head in enumerate(heads) if head.gives and widths[number] > CELL_COLUMNS_MIN]

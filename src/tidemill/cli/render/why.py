@@ -23,8 +23,8 @@ from tidemill.cli.render.tables import (
 from tidemill.cli.render.terminal import BOLD, DIM, MAGENTA, RED, Styler, columns, print_warning, sanitize
 from tidemill.cli.session import StoreSession, item_or_none
 from tidemill.engine.views import plain
-from tidemill.kernel.explain.blockers import AnyBlocker
-from tidemill.kernel.explain.ended import Cause, NodeHistory
+from tidemill.kernel.explain.blockers import AnyBlocker, Failure
+from tidemill.kernel.explain.ended import Cause, Link, NodeHistory
 from tidemill.kernel.explain.explain import Explanation
 from tidemill.kernel.queries import PathStep
 
@@ -168,10 +168,17 @@ def _print_cause(found: Explanation, cause: Cause) -> None:
         ("type", error.type if error.type != "Fail" and error.code != EXCEPTION else ""),
         ("hint", error.hint),
         ("when", moment(cause.at_ms)),
-        ("chain", "\n".join(": ".join(filter(None, (link.words, names(link.nodes.names)))) for link in found.chain)),
+        ("chain", "\n".join(_link(link, error) for link in found.chain)),
     ]
     print_facts(facts, indent=2)
     print_traceback(plain(error), indent=2)
+
+
+def _link(link: Link, error: Failure) -> str:
+    """One link of the chain, without the error if that is told above."""
+    told = link.words.find(f" with {error.code}: ")
+    words = link.words if told < 0 or not link.words.endswith(error.message) else link.words[:told]
+    return ": ".join(filter(None, (words, names(link.nodes.names))))
 
 
 def _whole(found: Explanation) -> Iterator[tuple[str, str]]:

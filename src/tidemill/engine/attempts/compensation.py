@@ -61,7 +61,8 @@ class CompensationAttempt:
         self._started = tools.ambient.monotonic_ms()
         self.statement: TransactionalStatement | None = None
         self._disclosed = SecretAccessLog(tools.runtime.secrets, entry.flow.workflow.name, lease.stream.tenant)
-        attempt_id = AttemptId(task.node, task.visit, task.index, undo.attempt + 1)
+        self.number = undo.attempt + 1
+        attempt_id = AttemptId(task.node, task.visit, task.index, self.number)
         self._output = AttemptOutput(tools.runtime.broadcaster, lease, attempt_id, self._disclosed)
 
     async def run(self) -> CompensationResult:

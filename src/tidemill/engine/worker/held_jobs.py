@@ -18,10 +18,10 @@ from tidemill.engine.attempts.compensation import CompensationAttempt
 from tidemill.engine.attempts.recorder import AttemptLog
 from tidemill.engine.pending_commands import PendingCommand
 from tidemill.engine.turn import TurnLoop
-from tidemill.kernel.commands import AnyCommand, Done, Failed, Result, SkipRequested, WaitRequested
+from tidemill.kernel.commands import AnyCommand, CompensationResult, Done, Failed, Result, SkipRequested, WaitRequested
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.state import State, peek_at
+from tidemill.kernel.state import State, key_at, peek_at
 from tidemill.stores.contract import Lease, Stream
 
 JobKey = tuple[Stream, str]
@@ -102,13 +102,15 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     retry_at_ms: int | None = None
     tolerated: bool = False
     """The workflow handles the failure."""
+    undo: bool = False
+    """It is an attempt to undo the node, by its compensator."""
 
 
 def report_of(held: HeldJob, command: AnyCommand, state: State | None) -> AttemptReport | None:
     """How an attempt ended, once that is committed; `state` is that of the run afterwards. None for any other job."""
     attempt = held.attempt
     if attempt is None or not isinstance(command, Result):
-        return None
+        return _report_of_undo(held, command, state) if isinstance(command, CompensationResult) else None
     task, outcome = held.task, command.outcome
     common: dict[str, Any] = {
         "run_id": held.lease.stream.key,
@@ -139,3 +141,21 @@ def report_of(held: HeldJob, command: AnyCommand, state: State | None) -> Attemp
             )
         case _:
             return None
+
+
+def _report_of_undo(held: HeldJob, command: CompensationResult, state: State | None) -> AttemptReport:
+    step = None if state is None else state.undo.get(key_at(command.node, command.visit, command.index))
+    retry_at_ms = None if step is None else step.retry_at_ms
+    failed = command.outcome if isinstance(command.outcome, Failed) else None
+    return AttemptReport(
+        run_id=held.lease.stream.key,
+        node=command.node,
+        visit=command.visit,
+        index=command.index,
+        attempt=1 if held.compensation is None else held.compensation.number,
+        outcome="completed" if failed is None else "failed" if retry_at_ms is None else "retrying",
+        duration_ms=command.duration_ms,
+        error=None if failed is None else failed.error,
+        retry_at_ms=retry_at_ms,
+        undo=True,
+    )

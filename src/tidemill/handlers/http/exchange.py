@@ -119,7 +119,7 @@ def check_url(url: Any, path: str = "/url") -> Iterator[ConfigProblem]:
         yield ConfigProblem(path, "the URL cannot be read", "for example https://example.com/path")
         return
     if parts.scheme not in SCHEMES:
-        message = f"{parts.scheme or 'nothing'!r} is no scheme to call"
+        message = f"{parts.scheme!r} is not a scheme that can be called" if parts.scheme else "the URL has no scheme"
         yield ConfigProblem(path, message, "begin with http:// or https://")
     elif problem or not has_port:
         yield ConfigProblem(path, problem or "there is no port 0", "for example https://example.com/path")

@@ -98,7 +98,8 @@ def _plain_edges(draft: NormalizedDraft) -> set[Edge]:
             for name in (source, target):
                 if name not in index:
                     message = f"edge {shown(source)} → {shown(target)}: there is no node `{shown(name)}`"
-                    found.problem("unknown_dependency", path, message, found.nearest(name, index))
+                    hint = found.nearest(name, index) or "name a node of this workflow, or add one"
+                    found.problem("unknown_dependency", path, message, hint)
     return edges
 
 
@@ -161,10 +162,7 @@ def check_graph(graph: Graph, draft: NormalizedDraft) -> None:
         drawn = " → ".join(map(shown, [*names, graph.ids[cycle[0]]]))
         hint = "to go back use `loop` with `loop_back_to`"
         found.problem("cycle", paths[cycle[0]], f"the dependencies form a cycle: {drawn}", hint)
-    if all(graph.out):
-        found.problem("no_exit", "/nodes", "every node leads to another one, so no run could end")
     if all(graph.into):
-        found.problem("no_entry", "/nodes", "every node depends on another one, so no run could begin")
         return
     reached = set(walk(graph.out, [number for number, sources in enumerate(graph.into) if not sources]))
     for number, name in enumerate(graph.ids):

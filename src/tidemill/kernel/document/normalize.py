@@ -196,7 +196,8 @@ def draft_of(raw: Json) -> NormalizedDraft:
     place = DocumentPath(found, "", "")
     document = fields.read_table(place, raw, DOCUMENT)
     fields.require(place, document, raw, "name", "nodes")
-    for step, node, given_id in _raw_nodes(place, document.pop("nodes", [])):
+    nodes = document.pop("nodes", [])
+    for step, node, given_id in _raw_nodes(place, nodes) if "nodes" in raw else ():
         _add_node(draft, step, node, given_id)
     _add_edges(draft, place, document.pop("edges", []))
     if len(draft.edges) > EDGES_MAX:

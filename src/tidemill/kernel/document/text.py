@@ -260,8 +260,10 @@ class _Composer:
             elif parent is not None:
                 self.key = self.keys.setdefault(value, value) if isinstance(value, str) else ""
                 if not isinstance(value, str):
-                    hint = 'quote the key, or the template: "{{ … }}"' if isinstance(value, dict) else "quote the key"
-                    self._report("not_json", event, "a key must be a string", hint)
+                    # Braces in braces are a template, nearly always.
+                    is_template = isinstance(value, dict)
+                    message = "a template without quotes is a mapping" if is_template else "a key must be a string"
+                    self._report("not_json", event, message, 'write "{{ … }}"' if is_template else "quote the key")
                 elif value in self.open:
                     self._report("duplicate_key", event, f"the key `{shown(value)}` is given twice", "keep one of them")
                 elif value == "<<" and type(event) is yaml.ScalarEvent and event.implicit[0]:

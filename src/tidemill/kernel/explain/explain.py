@@ -123,8 +123,14 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def __str__(self) -> str:
         """For `print`: the headline, what the run waits for, and what lets it go on."""
         roots = [each for each in self.blockers if each.root] or self.blockers
-        waits = (": ".join(filter(None, (each.node, each.words, each.unblock))) for each in roots)
+        waits = (": ".join(filter(None, (self._words(each), each.unblock))) for each in roots)
         return "\n  ".join(filter(None, (self.headline, self.stuck, *waits, self.unblock)))
+
+    def _words(self, blocker: AnyBlocker) -> str:
+        """What a blocker says beside the headline, beginning with its node."""
+        if blocker.words == self.headline:
+            return ""
+        return blocker.words if blocker.words.startswith(blocker.node) else f"{blocker.node}: {blocker.words}"
 
 
 def explain(

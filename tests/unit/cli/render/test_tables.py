@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,11 +11,15 @@ from tests.fixtures.command_line import on_terminal, shown
 from tidemill.cli import main
 from tidemill.cli.inputs import read_edits
 from tidemill.cli.options import acting
+from tidemill.cli.render.runs import _compact
 from tidemill.cli.render.tables import Column, Line, age, iso, moment, names, print_facts, print_table, snippet
 from tidemill.cli.render.terminal import padded, room, truncate
+from tidemill.cli.render.why import _link
 from tidemill.engine.index_rows import ApprovalRow, RunRow
 from tidemill.engine.views import plain
 from tidemill.kernel.document.text import as_yaml, read_yaml
+from tidemill.kernel.explain.blockers import Failure
+from tidemill.kernel.explain.ended import Link
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -179,3 +184,21 @@ def test_help_fits_and_is_not_cut() -> None:
     lines = shown(written).splitlines()
     assert max(map(len, lines)) <= 80
     assert not any(line.endswith("...") for line in lines if not line.startswith("Usage"))
+
+
+def test_outputs_on_a_terminal_keep_what_fits_on_one_line() -> None:
+    value = {"rows": list(range(30)), "one": {"a": [1, 2]}, "note": "é\x1b"}
+    shown = _compact(value, 40)
+    assert json.loads(shown) == value
+    assert '"one": {"a": [1, 2]}' in shown
+    assert all(len(line) <= 41 for line in shown.split("\n"))
+    assert len(shown.split("\n")) < 12
+
+
+def test_the_chain_of_a_failure_does_not_repeat_the_error() -> None:
+    error = Failure(code="no_account", message="no such account")
+    assert _link(Link(what="cause", words="a failed after 1 attempt with no_account: no such account"), error) == (
+        "a failed after 1 attempt"
+    )
+    other = "b failed with child_failed: another"
+    assert _link(Link(what="node", words=other), error) == other
