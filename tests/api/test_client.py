@@ -163,6 +163,7 @@ STEPS: list[tuple[str, Step]] = [
     ("start", lambda m, n: m.start("nothing")),
     ("start_many", keep("many", lambda m, n: m.start_many("double", [{"n": i} for i in range(3)]))),
     ("start_many", lambda m, n: m.start_many("double", [{}, {}], keys=["a"])),
+    ("start_many", lambda m, n: m.start_many("double", [{"n": 1}, {"n": "x"}])),
     ("result", on("double", "result", timeout=30)),
     ("show", on("double", "show")),
     ("show", on("double", "show", at=3)),

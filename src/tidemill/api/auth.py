@@ -20,7 +20,7 @@ from tidemill.api.protection import ESCAPED, LoadGuard, TooMany, unescaped
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.access import KNOWN_FOR_MS
 from tidemill.engine.services.tenant_services import TenantServices
-from tidemill.errors import Problem, Rejected, rejected
+from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.security.identity import (
     CSRF_HEADER,
     KEY_PREFIX,
@@ -54,6 +54,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing, so that a session needs no CSRF token for them."""
 WRONG_CREDENTIALS = RateLimitItemPerSecond(100)
 """Of one address."""
+PROBLEMS_MAX = 100
 LOCAL = "local"
 """The name of the caller where no authentication is configured."""
 
@@ -206,6 +207,23 @@ def _check_type(request: Request, media_type: str) -> None:
         raise rejected("content_type_unsupported", message, hint=f"send `Content-Type: {media_type}`")
 
 
+def _check_parameters(request: Request, known: Collection[str]) -> None:
+    """Refuse query parameters that the route does not have: a mistyped one must not read as one that was left out."""
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        raise Rejected(
+            [
+                Problem(
+                    code="request_invalid",
+                    path=f"/{name[:80]}",
+                    message=f"there is no query parameter {name[:80]!r} here",
+                    hint=offered(name, known) if known else "leave it out",
+                )
+                for name in unknown[:PROBLEMS_MAX]
+            ]
+        )
+
+
 async def _current_caller(request: Request) -> Caller:
     # Not a plain function: FastAPI calls those in a thread.
     caller: Caller = request.state.caller
@@ -236,11 +254,15 @@ class GuardedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, declared = super().get_route_handler(), self.endpoint.__dict__["declared"]
         assert isinstance(declared, Declared)
+        known = [each.alias for each in self.dependant.query_params]
 
         async def admitted(request: Request) -> Response:
             if ESCAPED in request.scope:
                 request.scope["path_params"] = unescaped(request.path_params)
             await declared.admit(request)
+            if declared.permission:
+                # A link may have got more parameters on its way through a mail.
+                _check_parameters(request, known)
             if declared.consumes is not None and request.method not in SAFE_METHODS:
                 _check_type(request, declared.consumes)
                 await request.body()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -30,7 +31,7 @@ from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.run_actions import UNSET
 from tidemill.engine.services.runs import LAST, RunPage, RunService
 from tidemill.engine.views import RunView
-from tidemill.errors import Rejected, ServerUnavailable, Unavailable, rejected
+from tidemill.errors import Problem, Rejected, ServerUnavailable, Unavailable, rejected
 from tidemill.kernel.model import decode_workflow
 from tidemill.observability.tracing import current_traceparent, traceparent_of
 from tidemill.remote.connection import PATIENCE_S, TIMEOUT_S, CutOff, frames, pause_s, received
@@ -82,6 +83,16 @@ def _moment(moment: Moment) -> str:
     if isinstance(moment, datetime):
         return moment.isoformat()
     return f"-{moment}" if moment[:1].isdecimal() and moment[-1:].isalpha() and "T" not in moment else moment
+
+
+def _as_given(problem: Problem, begin: int) -> Problem:
+    """A problem of one run of a batch, with its path in the arguments of `start_many`."""
+    found = re.match(r"/runs/([0-9]+)/(inputs|key)", problem.path)
+    if found is None:
+        return problem
+    name = "inputs" if found[2] == "inputs" else "keys"
+    path = f"/{name}/{begin + int(found[1])}{problem.path[found.end() :]}"
+    return msgspec.structs.replace(problem, path=path)
 
 
 def _trace_header(traceparent: str) -> dict[str, str]:
@@ -152,7 +163,10 @@ class RemoteRuns(RemoteService):
                 {"inputs": json_value(value, "inputs_not_json", f"/inputs/{number}"), "key": key}
                 for number, (value, key) in pairs
             ]
-            answer = await self._ask(Route("POST", "/runs/batch"), {**shared, "runs": runs}, headers)
+            try:
+                answer = await self._ask(Route("POST", "/runs/batch"), {**shared, "runs": runs}, headers)
+            except Rejected as refusal:
+                raise Rejected([_as_given(each, at) for each in refusal.problems]) from None
             run_ids += [each["run_id"] for each in answer["runs"]]
         return run_ids
 

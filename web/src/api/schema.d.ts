@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document ae2e6d5de0e56f0a.
+// Made by `make web-types` from the OpenAPI document 83ecf6053e39d389.
 
 export interface paths {
     "/livez": {
@@ -30,6 +30,23 @@ export interface paths {
          * @description 503 while the store does not answer, and once the server is shutting down.
          */
         get: operations["ready"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/errors/{code}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What an error means: where `type` of a problem points */
+        get: operations["explainError"];
         put?: never;
         post?: never;
         delete?: never;
@@ -3921,6 +3938,50 @@ export interface operations {
                          */
                         durability: "full" | "reduced" | "none" | "unknown";
                         findings: Record<string, never>[];
+                    };
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": {
+                        type: string;
+                        title: string;
+                        status: number;
+                        detail: string;
+                        code: string;
+                        path?: string;
+                        hint?: string;
+                        problems: Record<string, never>[];
+                    };
+                };
+            };
+        };
+    };
+    explainError: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                code: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        code: string;
+                        means: string;
+                        do: string;
                     };
                 };
             };

@@ -318,7 +318,7 @@ class PatchRun(Body):
     description="409 with `moved` if the run has moved on since `base_digest` or `expected_seq`.",
 )
 async def patch_run(
-    caller: CurrentCaller, run_id: str, body: PatchRun, idempotency_key: IdempotencyKey = None
+    request: Request, caller: CurrentCaller, run_id: str, body: PatchRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
     asked = body.model_dump(exclude={"operations", "command_id"})
     command_id = idempotency_key if body.command_id is None else body.command_id
@@ -332,7 +332,7 @@ async def patch_run(
         if refusal.code != "patch_stale":
             raise
         moved = await _moved(caller, run_id, body.expected_seq)
-        return problem_answer(refusal.problems, more={"moved": moved})
+        return problem_answer(request, refusal.problems, more={"moved": moved})
     return answer(outcome)
 
 

@@ -24,7 +24,7 @@ from tidemill.engine.run_query import read_query
 from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import RunDocument
 from tidemill.engine.views import RunView, plain
-from tidemill.errors import rejected
+from tidemill.errors import Problem, Rejected, rejected
 from tidemill.kernel.document.text import as_yaml
 from tidemill.kernel.explain.ended import NodeHistory
 from tidemill.kernel.explain.explain import Explanation
@@ -114,11 +114,11 @@ class StartedBatch(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[StartedRun, ...]
 
 
-def id_of_key(key: str, kind: str = "start") -> str:
+def id_of_key(key: str, kind: str = "start", path: str = "/Idempotency-Key") -> str:
     """The id of the run that belongs to a key. No other run has it: ids are UUIDs, or names that contain a dot."""
     if not key.isprintable() or not 0 < len(key) <= KEY_LENGTH_MAX:
         message = f"a key is 1 to {KEY_LENGTH_MAX} printable characters"
-        raise rejected("run_key_invalid", message, path="/Idempotency-Key", hint="use an id of your own request")
+        raise rejected("run_key_invalid", message, path=path, hint="use an id of your own request")
     return "key-" + hashlib.sha256(f"{kind}\0{key}".encode()).hexdigest()[:40]
 
 
@@ -166,13 +166,7 @@ async def start_run(
         raise rejected("request_invalid", message, path="/workflow", hint='write {"workflow": "billing"}')
     if body.document is not None:
         need(caller, "runs:patch", "a document")
-    options: dict[str, Any] = {
-        "labels": body.labels,
-        "correlation_id": body.correlation_id,
-        "deadline_seconds": body.deadline_seconds,
-        "submitted_by": caller.actor,
-        "traceparent": traceparent or "",
-    }
+    options = _options(caller, body, traceparent)
     if idempotency_key is None:
         run_id = await runs.start(await _workflow(caller, body), body.inputs, **options)
         return answer(StartedRun(run_id=run_id, created=True), 201, location(request, run_id))
@@ -183,6 +177,17 @@ async def start_run(
         workflow, [body.inputs], run_ids=[run_id], requests=[_digest(asked)], **options
     )
     return answer(StartedRun(run_id=run_id, created=created), 201 if created else 200, location(request, run_id))
+
+
+def _options(caller: Caller, body: RunOptions, traceparent: str | None) -> dict[str, Any]:
+    """The arguments that all starts take."""
+    return {
+        "labels": body.labels,
+        "correlation_id": body.correlation_id,
+        "deadline_seconds": body.deadline_seconds,
+        "submitted_by": caller.actor,
+        "traceparent": traceparent or "",
+    }
 
 
 async def _workflow(caller: Caller, body: StartRun) -> str:
@@ -206,26 +211,35 @@ async def _workflow(caller: Caller, body: StartRun) -> str:
 )
 async def start_runs(caller: CurrentCaller, body: StartBatch, traceparent: Traceparent = None) -> Response:
     services, given = caller.services, [item.inputs for item in body.runs]
-    shared = body.model_dump(exclude={"runs"})
-    options: dict[str, Any] = {
-        "labels": body.labels,
-        "correlation_id": body.correlation_id,
-        "deadline_seconds": body.deadline_seconds,
-        "submitted_by": caller.actor,
-        "traceparent": traceparent or "",
-    }
-    if all(item.key is None for item in body.runs):
-        run_ids = await services.runs.start_many(body.workflow, given, **options)
-        return answer(StartedBatch(runs=tuple(StartedRun(run_id=each, created=True) for each in run_ids)), 201)
-    ids = [services.context.ambient.new_id() if item.key is None else id_of_key(item.key) for item in body.runs]
+    keys = [item.key for item in body.runs]
+    ids = [
+        services.context.ambient.new_id() if key is None else id_of_key(key, path=f"/runs/{number}/key")
+        for number, key in enumerate(keys)
+    ]
     if len(set(ids)) < len(ids):
         raise rejected(
             "keys_mismatch", "two runs have the same key", path="/runs", hint="give each run a key of its own"
         )
-    requests = [_digest({**shared, "inputs": item.inputs}) for item in body.runs]
-    created = await services.runs.start_requests(body.workflow, given, run_ids=ids, requests=requests, **options)
+    options = _options(caller, body, traceparent)
+    try:
+        if not any(keys):
+            ids, created = await services.runs.start_many(body.workflow, given, **options), [True] * len(given)
+        else:
+            shared = body.model_dump(exclude={"runs"})
+            requests = [_digest({**shared, "inputs": item.inputs}) for item in body.runs]
+            created = await services.runs.start_requests(
+                body.workflow, given, run_ids=ids, requests=requests, **options
+            )
+    except Rejected as refusal:
+        raise Rejected([_in_batch(each) for each in refusal.problems]) from None
     started = zip(ids, created, strict=True)
     return answer(StartedBatch(runs=tuple(StartedRun(run_id=each, created=new) for each, new in started)), 201)
+
+
+def _in_batch(problem: Problem) -> Problem:
+    """A problem of the inputs or the key of one run, with its path in the body."""
+    path = re.sub(r"^/(inputs|key)s?/([0-9]+)", r"/runs/\2/\1", problem.path)
+    return msgspec.structs.replace(problem, path=path)
 
 
 # Looking
