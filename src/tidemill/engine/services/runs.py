@@ -499,6 +499,8 @@ class RunService(RunActions):
             rows += found
             if after is None:
                 break
+            # Other requests are answered in between.
+            await asyncio.sleep(0)
         return summarise(rows, wanted, buckets, self._context.store.now_ms(), complete=after is None)
 
     def _query(
