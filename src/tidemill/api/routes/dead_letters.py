@@ -8,6 +8,8 @@ from fastapi import Query, Response
 from pydantic import Field
 
 from tidemill.api.auth import CurrentCaller, Router
+from tidemill.api.routes.run_actions import check_decisions
+from tidemill.api.routes.runs import need
 from tidemill.api.schemas import After, Body, Extended, Limit, PageOf, answer, page_answer
 from tidemill.engine.index_rows import DeadLetterRow
 from tidemill.engine.services.dead_letters import Reprocessed
@@ -122,11 +124,12 @@ class ReprocessBody(Body):
 )
 async def reprocess(body: ReprocessBody, caller: CurrentCaller) -> Response:
     """A patch or a corrected config changes the graph of the runs, which also takes the permission `runs:patch`."""
-    given = body.model_dump()
-    changes = body.operations is not None or "config" in body.model_fields_set
-    if changes and not caller.principal.may("runs:patch"):
-        message = f"{caller.actor} lacks the permission runs:patch"
-        raise rejected("not_allowed", message, hint="leave `operations` and `config` out, or ask an author")
+    given, letters = body.model_dump(), caller.services.dead_letters
     if "config" not in body.model_fields_set:
         given["config"] = UNSET
-    return answer(await caller.services.dead_letters.reprocess(**given, actor=caller.actor))
+    if body.operations is not None or given["config"] is not UNSET:
+        need(caller, "runs:patch", "a patch or a corrected config")
+        if not body.dry_run and not caller.principal.may("approvals:decide"):
+            for run in (await letters.reprocess(**{**given, "dry_run": True}, actor=caller.actor)).runs:
+                await check_decisions(caller, run.run_id)
+    return answer(await letters.reprocess(**given, actor=caller.actor))

@@ -224,6 +224,14 @@ async def relabel_run(
     return await _shown(caller, run_id)
 
 
+async def check_decisions(caller: Caller, run_id: str, until: int | None = None) -> None:
+    """Refuse other inputs or another graph after a decision, unless the caller may decide: people have seen these."""
+    if not caller.principal.may("approvals:decide"):
+        log = await caller.services.context.log(run_id)
+        if any(isinstance(event, ApprovalDecided) for event in log[:until]):
+            need(caller, "approvals:decide", "another graph, or other inputs, behind a decision")
+
+
 class ForkRun(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"node": "score", "reason": "what if"}]})
     at: int | None = Field(
@@ -250,7 +258,10 @@ class ForkRun(Body):
     status=201,
     summary="Start a run that shares what this one has done",
     operation_id="forkRun",
-    description="With an `Idempotency-Key`, a repetition answers the same fork with 200.",
+    description=(
+        "With an `Idempotency-Key`, a repetition answers the same fork with 200. Other inputs or another graph behind a"
+        " decision of people, only with `approvals:decide`."
+    ),
 )
 async def fork_run(
     request: Request, caller: CurrentCaller, run_id: str, body: ForkRun, idempotency_key: IdempotencyKey = None
@@ -260,10 +271,7 @@ async def fork_run(
         need(caller, "runs:patch", "a patch")
     services = caller.services
     if patches or body.inputs is not None:
-        log = await services.context.log(run_id)
-        if any(isinstance(event, ApprovalDecided) for event in log[: body.at]):
-            # The people who decided have seen other inputs and another graph.
-            need(caller, "approvals:decide", "a fork that keeps a decision for other inputs or another graph")
+        await check_decisions(caller, run_id, body.at)
     new_id = services.context.ambient.new_id
     fork_id = new_id() if idempotency_key is None else id_of_key(idempotency_key, f"fork {run_id}")
     created = await services.patches.fork_as(
@@ -315,7 +323,10 @@ class PatchRun(Body):
     answers=PatchOutcome,
     summary="Change the graph or the configuration of a run",
     operation_id="patchRun",
-    description="409 with `moved` if the run has moved on since `base_digest` or `expected_seq`.",
+    description=(
+        "409 with `moved` if the run has moved on since `base_digest` or `expected_seq`. Of a run in which people have"
+        " decided, only with `approvals:decide`."
+    ),
 )
 async def patch_run(
     request: Request, caller: CurrentCaller, run_id: str, body: PatchRun, idempotency_key: IdempotencyKey = None
@@ -324,6 +335,8 @@ async def patch_run(
     command_id = idempotency_key if body.command_id is None else body.command_id
     if body.publish:
         need(caller, "workflows:write", "to publish")
+    if not body.dry_run:
+        await check_decisions(caller, run_id)
     try:
         outcome = await caller.services.patches.patch(
             run_id, body.operations, actor=caller.actor, command_id=command_id, **asked
