@@ -168,6 +168,8 @@ async def test_a_name_that_is_not_known_is_answered_with_the_nearest(server: Api
         ("/limt", "did you mean `limit`?"),
         ("/zz", "known: query, after, limit"),
     ]
+    for path in ("/runs", "/workflows", "/approvals", "/blobs", "/audit"):
+        assert (await server.http.get(path, params={"after": "x"})).json()["path"] == "/after"
     wrong = (await server.http.post("/runs", json={"workflow": "asleep", "input": {}})).json()
     assert (wrong["path"], wrong["hint"]) == ("/input", "did you mean `inputs`?")
 

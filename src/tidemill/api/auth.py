@@ -7,6 +7,7 @@ another tenant is as unknown as one that does not exist.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -111,7 +112,7 @@ class Access:
         if given is not None:
             return self._caller(await self._limited(request, given))
         if not session:
-            hint = "send `Authorization: Bearer KEY` (for commands TIDEMILL_KEY); `tidemill keys create` makes a key"
+            hint = "send `Authorization: Bearer KEY` (commands: TIDEMILL_KEY or --key-file); `tidemill keys create`"
             raise rejected("unauthenticated", "the request carries no credential", hint=hint)
         principal = self.sessions.principal(session, self._engine.context.store.now_ms())
         await self._engine.credentials.check(principal)
@@ -272,7 +273,10 @@ class GuardedRoute(APIRoute):
 
 
 class Router(APIRouter):
-    """Routes of one resource. Each has a permission and the type of its answer."""
+    """Routes of one resource. Each has a permission and the type of its answer.
+
+    The OpenAPI document calls an operation as its function is called, and has its docstring.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(route_class=GuardedRoute, **options)
@@ -304,8 +308,19 @@ class Router(APIRouter):
 
         def add(endpoint: EndpointT) -> EndpointT:
             endpoint.__dict__["declared"] = declared
+            summary, _, more = inspect.cleandoc(endpoint.__doc__ or "").partition("\n\n")
+            # FastAPI describes an operation by this unless it is told otherwise.
+            endpoint.__doc__ = " ".join(more.split())
+            first, *rest = endpoint.__name__.split("_")
             self.add_api_route(
-                path, endpoint, methods=[method], status_code=declared.status, response_model=None, **options
+                path,
+                endpoint,
+                methods=[method],
+                status_code=declared.status,
+                response_model=None,
+                operation_id=first + "".join(map(str.capitalize, rest)),
+                summary=summary.removesuffix("."),
+                **options,
             )
             return endpoint
 

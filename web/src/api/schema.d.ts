@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 83ecf6053e39d389.
+// Made by `make web-types` from the OpenAPI document 094176b8af7c0b10.
 
 export interface paths {
     "/livez": {
@@ -718,7 +718,7 @@ export interface paths {
         put?: never;
         /**
          * Start a run that shares what this one has done
-         * @description With an `Idempotency-Key`, a repetition answers the same fork with 200.
+         * @description With an `Idempotency-Key`, a repetition answers the same fork with 200. Other inputs or another graph behind a decision of people, only with `approvals:decide`.
          */
         post: operations["forkRun"];
         delete?: never;
@@ -738,7 +738,7 @@ export interface paths {
         put?: never;
         /**
          * Change the graph or the configuration of a run
-         * @description 409 with `moved` if the run has moved on since `base_digest` or `expected_seq`.
+         * @description 409 with `moved` if the run has moved on since `base_digest` or `expected_seq`. Of a run in which people have decided, only with `approvals:decide`.
          */
         post: operations["patchRun"];
         delete?: never;

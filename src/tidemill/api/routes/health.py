@@ -126,16 +126,9 @@ async def explain_error(code: str) -> Response:
     return answer({"code": code, "means": found[1], "do": found[2] or ""})
 
 
-@metrics_router.on(
-    "GET",
-    "/metrics",
-    may="metrics:read",
-    answers=None,
-    media_type="text/plain",
-    summary="Counters, histograms and gauges, as Prometheus reads them",
-    operation_id="metrics",
-)
+@metrics_router.on("GET", "/metrics", may="metrics:read", answers=None, media_type="text/plain")
 async def metrics(request: Request) -> Response:
+    """Counters, histograms and gauges, as Prometheus reads them."""
     engine: Engine = request.app.state.engine
     if engine.metrics is None:
         hint = "`tidemill serve` does; for a mounted engine, say `engine_at(url, metrics=True)`"
