@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 094176b8af7c0b10.
+// Made by `make web-types` from the OpenAPI document 3e7e9e6f0f1baf56.
 
 export interface paths {
     "/livez": {
@@ -2620,6 +2620,12 @@ export interface components {
             correlation_id: string;
             /** Runs */
             runs: components["schemas"]["BatchItem"][];
+            /**
+             * Dry Run
+             * @description Only check the inputs; nothing starts, and `runs` is empty.
+             * @default false
+             */
+            dry_run: boolean;
         };
         /**
          * StartRun

@@ -102,6 +102,7 @@ class StartBatch(RunOptions):
     )
     workflow: str = Field(description="`name` (the newest version), `name@3` or `name:tag`.")
     runs: list[BatchItem] = Field(min_length=1, max_length=BATCH_MAX)
+    dry_run: bool = Field(default=False, description="Only check the inputs; nothing starts, and `runs` is empty.")
 
 
 class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,18 +213,19 @@ async def start_runs(caller: CurrentCaller, body: StartBatch, traceparent: Trace
         )
     options = _options(caller, body, traceparent)
     try:
-        if not any(keys):
+        if not any(keys) and not body.dry_run:
             ids, created = await services.runs.start_many(body.workflow, given, **options), [True] * len(given)
         else:
-            shared = body.model_dump(exclude={"runs"})
+            shared = body.model_dump(exclude={"runs", "dry_run"})
             requests = [_digest({**shared, "inputs": item.inputs}) for item in body.runs]
             created = await services.runs.start_requests(
-                body.workflow, given, run_ids=ids, requests=requests, **options
+                body.workflow, given, run_ids=ids, requests=requests, dry_run=body.dry_run, **options
             )
     except Rejected as refusal:
         raise Rejected([_in_batch(each) for each in refusal.problems]) from None
-    started = zip(ids, created, strict=True)
-    return answer(StartedBatch(runs=tuple(StartedRun(run_id=each, created=new) for each, new in started)), 201)
+    started = () if body.dry_run else zip(ids, created, strict=True)
+    runs = tuple(StartedRun(run_id=each, created=new) for each, new in started)
+    return answer(StartedBatch(runs=runs), 201)
 
 
 def _in_batch(problem: Problem) -> Problem:

@@ -171,6 +171,7 @@ class RunService(RunActions):
         *,
         run_ids: Sequence[str],
         requests: Sequence[str],
+        dry_run: bool = False,
         labels: Mapping[str, str] | None = None,
         submitted_by: str = "",
         correlation_id: str = "",
@@ -180,7 +181,7 @@ class RunService(RunActions):
         """Start runs under ids that follow from the keys of requests, and answer which of them are new.
 
         `requests` are digests of all that was asked for, one for each run: a run that another request has started is
-        refused (`key_reused`), and nothing is started then.
+        refused (`key_reused`), and nothing is started then. With `dry_run` nothing is started at all.
         """
         known = await self.started_by(run_ids)
         for number, (run_id, request) in enumerate(zip(run_ids, requests, strict=True)):
@@ -202,7 +203,7 @@ class RunService(RunActions):
                 None if len(run_ids) == 1 else new,
             )
             try:
-                created = await self._start(starts)
+                created = set() if dry_run else await self._start(starts)
             except Rejected as refusal:
                 # Another request with the same key came in between.
                 raise _key_reused() if refusal.code == "run_exists" else refusal from None
