@@ -495,13 +495,14 @@ class RunService(RunActions):
         wanted = self._query(query, terms, None, None, None, None, None)
         rows, after = list[RunRow](), None
         checked_buckets(buckets)
-        while len(rows) < SUMMARISED_MAX:
-            found, after = await self._page(wanted, after, min(COUNTED_PAGE, SUMMARISED_MAX - len(rows)))
-            rows += found
-            if after is None:
-                break
-            # Other requests are answered in between.
-            await asyncio.sleep(0)
+        async with self._context.summarising:
+            while len(rows) < SUMMARISED_MAX:
+                found, after = await self._page(wanted, after, min(COUNTED_PAGE, SUMMARISED_MAX - len(rows)))
+                rows += found
+                if after is None:
+                    break
+                # Other requests are answered in between.
+                await asyncio.sleep(0)
         return summarise(rows, wanted, buckets, self._context.store.now_ms(), complete=after is None)
 
     def _query(
