@@ -56,6 +56,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 WRONG_CREDENTIALS = RateLimitItemPerSecond(100)
 """Of one address."""
 PROBLEMS_MAX = 100
+KEY_MARK = f"{KEY_PREFIX}_"
 LOCAL = "local"
 """The name of the caller where no authentication is configured."""
 
@@ -137,23 +138,28 @@ class Access:
                 self._open_as = None
 
     async def _limited(self, request: Request, given: str) -> Principal:
-        """Each wrong credential costs a read of the store, so one address may send only so many of them."""
-        address = request.client.host if request.client else ""
-        if not self._failures.test(self.wrong_credentials, address):
-            message = f"more than {self.wrong_credentials.amount} wrong credentials in a second"
-            raise TooMany(Problem(code="rate_limited", message=message, hint="send them more slowly"), 1)
+        """Each wrong key costs a read of the store, so one address may send only so many of them.
+
+        Tokens, and keys that this process has read, are judged all the same: others may share the address, of a proxy.
+        """
+        address, text = request.client.host if request.client else "", _credential(given)
+        message = f"more than {self.wrong_credentials.amount} wrong credentials in a second"
+        too_many = TooMany(Problem(code="rate_limited", message=message, hint="send them more slowly"), 1)
+        is_full = not self._failures.test(self.wrong_credentials, address)
+        if is_full and text.startswith(KEY_MARK) and not self._engine.credentials.has_read(text):
+            raise too_many
         try:
-            return await self._bearer(given)
+            return await self._bearer(text)
         except Rejected:
             self._failures.hit(self.wrong_credentials, address)
+            if is_full:
+                raise too_many from None
             raise
 
-    async def _bearer(self, given: str) -> Principal:
-        scheme, _, text = given.partition(" ")
-        text = text.strip()
-        if scheme.lower() != "bearer" or not text:
+    async def _bearer(self, text: str) -> Principal:
+        if not text:
             raise credential_invalid("the header Authorization is not `Bearer KEY`")
-        if text.startswith(f"{KEY_PREFIX}_"):
+        if text.startswith(KEY_MARK):
             return await self._engine.credentials.principal_of_key(text)
         if self._jwt is None:
             raise credential_invalid()
@@ -162,6 +168,12 @@ class Access:
 
     def _caller(self, principal: Principal, session: str = "") -> Caller:
         return Caller(principal, self._engine.for_tenant(principal.tenant, audited=True), session)
+
+
+def _credential(given: str) -> str:
+    """The key or token of a header; empty if it has none."""
+    scheme, _, text = given.partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else ""
 
 
 def _check_site(headers: Mapping[str, str], hosts: Collection[str]) -> None:
