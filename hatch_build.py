@@ -1,4 +1,4 @@
-"""Builds the web page before it is packed, so that a released package needs no Node."""
+"""Builds the web page before it is packed, so that a released package needs no Node, and packs the page of errors."""
 
 from __future__ import annotations
 
@@ -26,3 +26,7 @@ class WebBuildHook(BuildHookInterface[Any]):
         spec.loader.exec_module(build)
         if not build.is_current():
             build.build()
+        if self.target_name == "wheel":
+            # The server says what its error codes mean.
+            page = Path(self.root, "docs", "reference", "errors.md")
+            build_data["force_include"][str(page)] = "tidemill/api/errors.md"

@@ -21,7 +21,7 @@ from tests.fixtures.api_world import World, absent, furnished, operations, store
 
 ENDLESS = ("/api/v1/stream",)
 """Streams that do not end by themselves; they have tests of their own."""
-OPEN = ("/livez", "/readyz", "/metrics", "/api/v1/decisions/{token}")
+OPEN = ("/livez", "/readyz", "/metrics", "/api/v1/errors/{code}", "/api/v1/decisions/{token}")
 """A link is the credential of its tenant, so it is not asked with."""
 VARYING_HEADERS = frozenset({"date"})
 KINDS = {

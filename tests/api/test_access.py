@@ -292,6 +292,18 @@ async def test_what_is_changed_over_http_is_audited(server: ApiServer) -> None:
     assert problem(await server.http.get("/audit", headers=bearer(token(roles=["operator"])))) == (403, "not_allowed")
 
 
+async def test_the_audit_has_the_reasons_of_what_was_done_to_runs(server: ApiServer) -> None:
+    admin = bearer(await key_of(server, "admin"))
+    await server.publish({"name": "asks", "nodes": [{"id": "a", "type": "human"}]})
+    run_id = await server.engine.start("asks")
+    for action in ("pause", "resume", "cancel"):
+        body = {"action": action, "query": "workflow:asks", "reason": f"why {action}"}
+        assert (await server.http.post("/runs/bulk", json=body, headers=admin)).json()["done"] == 1
+    found = (await server.http.get("/audit", params={"subject": run_id}, headers=admin)).json()["items"]
+    told = [(each["action"], each["detail"]) for each in reversed(found)]
+    assert told == [(f"runs.{action}", f"why {action}") for action in ("pause", "resume", "cancel")]
+
+
 async def test_blobs_and_links_are_audited(tmp_path: Path) -> None:
     ask = {"id": "ask", "type": "human", "config": {"title": "ok?", "approvers": ["role:approver"]}}
     async with api_server(sqlite_url(tmp_path), access=strict, secret=SECRET) as server:

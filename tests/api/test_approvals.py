@@ -370,3 +370,31 @@ async def test_a_decision_by_a_link_is_audited_under_the_name_of_its_person(serv
     assert (await server.http.post(url, json={"decision": "approve"})).status_code == 200
     decided = [event for event in await server.engine.events("run/1") if event["type"] == "ApprovalDecided"]
     assert [(event["actor"], event["by"]) for event in decided] == [("alice", "user:alice")]
+
+
+async def test_behind_a_decision_only_deciders_change_the_graph(server: ApiServer) -> None:
+    """People have decided on what they saw: an author may change it before, by patch, fork and correction alike."""
+    author = as_caller("anna", "author", "operator")
+    broken = {"id": "pack", "type": "fail", "dependencies": ["ask"]}
+    approval_id = await asked(server, asking(broken))
+    run = "/runs/run%2F1"
+    patch = {"operations": [{"op": "replace", "path": "/nodes/pack/type", "value": "value"}], "message": "repaired"}
+
+    async def change(path: str, body: dict[str, Any], who: dict[str, str]) -> tuple[int, str]:
+        answer = await server.http.post(path, json=body, headers=who)
+        return answer.status_code, answer.json().get("code", "")
+
+    described = {"operations": [{"op": "add", "path": "/description", "value": "as before"}]}
+    assert await change(f"{run}/patch", described, author) == (200, "")
+    assert (await decided(server, approval_id, "approve", ALICE)).status_code == 200
+    await server.engine.result("run/1")
+    refused = (403, "not_allowed")
+    assert await change(f"{run}/patch", {**patch, "retry": True}, author) == refused
+    assert await change(f"{run}/fork", {"patch": patch["operations"]}, author) == refused
+    assert await change(f"{run}/fork", {"inputs": {"n": 1}}, author) == refused
+    letters = {"workflow": "order", "operations": patch["operations"]}
+    assert await change("/dead-letters/reprocess", letters, author) == refused
+    assert (await server.engine.show("run/1")).status == "FAILED"
+    assert await change(f"{run}/patch", {**patch, "retry": True, "dry_run": True}, author) == (200, "")
+    assert await change(f"{run}/patch", {**patch, "retry": True}, ADMIN) == (200, "")
+    assert (await server.engine.result("run/1")).status == "COMPLETED"

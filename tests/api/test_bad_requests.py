@@ -95,6 +95,9 @@ TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
     ),
     "a query that is not understood": (read("/runs", query="statu:failed"), 422, "query_term_unknown"),
     "a bad cursor of runs": (read("/runs", after="nonsense"), 400, "bad_cursor"),
+    "a mistyped query parameter": (read("/runs", limt=3), 422, "request_invalid"),
+    "a query parameter of another path": (read("/me", query="live"), 422, "request_invalid"),
+    "a parameter beside a body": (send(f"/runs/{RUN}/cancel?reason=x", b"{}"), 422, "request_invalid"),
     "a page without rows": (read("/runs", limit=0), 422, "request_invalid"),
     "a page that is too large": (read("/runs", limit=501), 422, "request_invalid"),
     "an unknown run": (read("/runs/none"), 404, "run_unknown"),
@@ -157,3 +160,32 @@ async def test_bad_requests_are_refused_and_change_nothing(server: ApiServer, mo
     assert await server.events(run_id) == before
     assert await server.engine.count() == 1
     assert [row.name for row in (await server.engine.workflows.find())[0]] == ["asleep"]
+
+
+async def test_a_name_that_is_not_known_is_answered_with_the_nearest(server: ApiServer) -> None:
+    wrong = (await server.http.get("/runs", params={"limt": 3, "zz": "1"})).json()
+    assert [(each["path"], each["hint"]) for each in wrong["problems"]] == [
+        ("/limt", "did you mean `limit`?"),
+        ("/zz", "known: query, after, limit"),
+    ]
+    for path in ("/runs", "/workflows", "/approvals", "/blobs", "/audit"):
+        assert (await server.http.get(path, params={"after": "x"})).json()["path"] == "/after"
+    wrong = (await server.http.post("/runs", json={"workflow": "asleep", "input": {}})).json()
+    assert (wrong["path"], wrong["hint"]) == ("/input", "did you mean `inputs`?")
+
+
+async def test_problems_of_a_batch_say_which_run_they_are_of(server: ApiServer) -> None:
+    await server.publish(ASLEEP)
+    good, bad = {"inputs": {"n": 1}}, {"inputs": {"n": "x"}}
+
+    async def paths(runs: list[dict[str, Any]]) -> list[str]:
+        refused = await server.http.post("/runs/batch", json={"workflow": "asleep", "runs": runs})
+        assert refused.status_code == 422
+        return [each["path"] for each in refused.json()["problems"]]
+
+    assert await paths([good, bad, bad]) == ["/runs/1/inputs/n", "/runs/2/inputs/n"]
+    assert await paths([bad]) == ["/runs/0/inputs/n"]
+    assert await paths([good, {"key": ""}]) == ["/runs/1/key"]
+    await server.post("/runs/batch", {"workflow": "asleep", "runs": [{**good, "key": "known"}]})
+    assert await paths([{**good, "key": "known"}, bad]) == ["/runs/1/inputs/n"]
+    assert await paths([good, {"inputs": {"n": 2}, "key": "known"}]) == ["/runs/1/key"]

@@ -22,6 +22,7 @@ from tidemill.api.auth import Access
 from tidemill.async_client import AsyncTidemill
 from tidemill.engine.views import plain
 from tidemill.errors import Rejected, Unavailable
+from tidemill.remote import runs
 
 DOUBLE = """
 name: double
@@ -163,6 +164,7 @@ STEPS: list[tuple[str, Step]] = [
     ("start", lambda m, n: m.start("nothing")),
     ("start_many", keep("many", lambda m, n: m.start_many("double", [{"n": i} for i in range(3)]))),
     ("start_many", lambda m, n: m.start_many("double", [{}, {}], keys=["a"])),
+    ("start_many", lambda m, n: m.start_many("double", [{"n": 1}, {"n": "x"}])),
     ("result", on("double", "result", timeout=30)),
     ("show", on("double", "show")),
     ("show", on("double", "show", at=3)),
@@ -475,6 +477,25 @@ async def _runs(server: ApiServer) -> int:
 
 
 FAULTS: tuple[Fault, ...] = ("request", "reply", "late")
+
+
+async def test_many_starts_are_all_or_none_also_over_several_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "BATCH", 3)
+    async with (
+        api_server(sqlite_url(tmp_path), work=False) as server,
+        tidemill.aconnect(f"http://127.0.0.1:{server.port}") as remote,
+    ):
+        await server.publish(DOUBLE)
+        with pytest.raises(Rejected) as refused:
+            await remote.start_many("double", [*({"n": n} for n in range(7)), {"n": "x"}])
+        assert [each.path for each in refused.value.problems] == ["/inputs/7/n"]
+        assert await server.engine.count() == 0
+        assert len(set(await remote.start_many("double", [{"n": n} for n in range(7)]))) == 7
+        large = [{"n": n, "text": "x" * 250_000} for n in range(10)]
+        assert len(await remote.start_many("double", large)) == 10, "together they are too large for one request"
+        assert await server.engine.count() == 17
 
 
 @pytest.mark.parametrize("fault", FAULTS)

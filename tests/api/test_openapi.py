@@ -78,4 +78,4 @@ async def test_operations_tell_which_credential_they_take(server: ApiServer) -> 
     assert set(document["components"]["securitySchemes"]) == {"bearer", "session"}
     assert document["security"] == [{"bearer": []}, {"session": []}]
     without = {path for path, item in document["paths"].items() for each in item.values() if each.get("security") == []}
-    assert without == {"/livez", "/readyz", "/api/v1/decisions/{token}"}
+    assert without == {"/livez", "/readyz", "/api/v1/errors/{code}", "/api/v1/decisions/{token}"}

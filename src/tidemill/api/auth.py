@@ -7,6 +7,7 @@ another tenant is as unknown as one that does not exist.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -20,7 +21,7 @@ from tidemill.api.protection import ESCAPED, LoadGuard, TooMany, unescaped
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.access import KNOWN_FOR_MS
 from tidemill.engine.services.tenant_services import TenantServices
-from tidemill.errors import Problem, Rejected, rejected
+from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.security.identity import (
     CSRF_HEADER,
     KEY_PREFIX,
@@ -54,6 +55,8 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing, so that a session needs no CSRF token for them."""
 WRONG_CREDENTIALS = RateLimitItemPerSecond(100)
 """Of one address."""
+PROBLEMS_MAX = 100
+KEY_MARK = f"{KEY_PREFIX}_"
 LOCAL = "local"
 """The name of the caller where no authentication is configured."""
 
@@ -110,7 +113,7 @@ class Access:
         if given is not None:
             return self._caller(await self._limited(request, given))
         if not session:
-            hint = "send `Authorization: Bearer KEY` (for commands TIDEMILL_KEY); `tidemill keys create` makes a key"
+            hint = "send `Authorization: Bearer KEY` (commands: TIDEMILL_KEY or --key-file); `tidemill keys create`"
             raise rejected("unauthenticated", "the request carries no credential", hint=hint)
         principal = self.sessions.principal(session, self._engine.context.store.now_ms())
         await self._engine.credentials.check(principal)
@@ -135,23 +138,28 @@ class Access:
                 self._open_as = None
 
     async def _limited(self, request: Request, given: str) -> Principal:
-        """Each wrong credential costs a read of the store, so one address may send only so many of them."""
-        address = request.client.host if request.client else ""
-        if not self._failures.test(self.wrong_credentials, address):
-            message = f"more than {self.wrong_credentials.amount} wrong credentials in a second"
-            raise TooMany(Problem(code="rate_limited", message=message, hint="send them more slowly"), 1)
+        """Each wrong key costs a read of the store, so one address may send only so many of them.
+
+        Tokens, and keys that this process has read, are judged all the same: others may share the address, of a proxy.
+        """
+        address, text = request.client.host if request.client else "", _credential(given)
+        message = f"more than {self.wrong_credentials.amount} wrong credentials in a second"
+        too_many = TooMany(Problem(code="rate_limited", message=message, hint="send them more slowly"), 1)
+        is_full = not self._failures.test(self.wrong_credentials, address)
+        if is_full and text.startswith(KEY_MARK) and not self._engine.credentials.has_read(text):
+            raise too_many
         try:
-            return await self._bearer(given)
+            return await self._bearer(text)
         except Rejected:
             self._failures.hit(self.wrong_credentials, address)
+            if is_full:
+                raise too_many from None
             raise
 
-    async def _bearer(self, given: str) -> Principal:
-        scheme, _, text = given.partition(" ")
-        text = text.strip()
-        if scheme.lower() != "bearer" or not text:
+    async def _bearer(self, text: str) -> Principal:
+        if not text:
             raise credential_invalid("the header Authorization is not `Bearer KEY`")
-        if text.startswith(f"{KEY_PREFIX}_"):
+        if text.startswith(KEY_MARK):
             return await self._engine.credentials.principal_of_key(text)
         if self._jwt is None:
             raise credential_invalid()
@@ -160,6 +168,12 @@ class Access:
 
     def _caller(self, principal: Principal, session: str = "") -> Caller:
         return Caller(principal, self._engine.for_tenant(principal.tenant, audited=True), session)
+
+
+def _credential(given: str) -> str:
+    """The key or token of a header; empty if it has none."""
+    scheme, _, text = given.partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else ""
 
 
 def _check_site(headers: Mapping[str, str], hosts: Collection[str]) -> None:
@@ -206,6 +220,23 @@ def _check_type(request: Request, media_type: str) -> None:
         raise rejected("content_type_unsupported", message, hint=f"send `Content-Type: {media_type}`")
 
 
+def _check_parameters(request: Request, known: Collection[str]) -> None:
+    """Refuse query parameters that the route does not have: a mistyped one must not read as one that was left out."""
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        raise Rejected(
+            [
+                Problem(
+                    code="request_invalid",
+                    path=f"/{name[:80]}",
+                    message=f"there is no query parameter {name[:80]!r} here",
+                    hint=offered(name, known) if known else "leave it out",
+                )
+                for name in unknown[:PROBLEMS_MAX]
+            ]
+        )
+
+
 async def _current_caller(request: Request) -> Caller:
     # Not a plain function: FastAPI calls those in a thread.
     caller: Caller = request.state.caller
@@ -236,11 +267,15 @@ class GuardedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, declared = super().get_route_handler(), self.endpoint.__dict__["declared"]
         assert isinstance(declared, Declared)
+        known = [each.alias for each in self.dependant.query_params]
 
         async def admitted(request: Request) -> Response:
             if ESCAPED in request.scope:
                 request.scope["path_params"] = unescaped(request.path_params)
             await declared.admit(request)
+            if declared.permission:
+                # A link may have got more parameters on its way through a mail.
+                _check_parameters(request, known)
             if declared.consumes is not None and request.method not in SAFE_METHODS:
                 _check_type(request, declared.consumes)
                 await request.body()
@@ -250,7 +285,10 @@ class GuardedRoute(APIRoute):
 
 
 class Router(APIRouter):
-    """Routes of one resource. Each has a permission and the type of its answer."""
+    """Routes of one resource. Each has a permission and the type of its answer.
+
+    The OpenAPI document calls an operation as its function is called, and has its docstring.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(route_class=GuardedRoute, **options)
@@ -282,8 +320,19 @@ class Router(APIRouter):
 
         def add(endpoint: EndpointT) -> EndpointT:
             endpoint.__dict__["declared"] = declared
+            summary, _, more = inspect.cleandoc(endpoint.__doc__ or "").partition("\n\n")
+            # FastAPI describes an operation by this unless it is told otherwise.
+            endpoint.__doc__ = " ".join(more.split())
+            first, *rest = endpoint.__name__.split("_")
             self.add_api_route(
-                path, endpoint, methods=[method], status_code=declared.status, response_model=None, **options
+                path,
+                endpoint,
+                methods=[method],
+                status_code=declared.status,
+                response_model=None,
+                operation_id=first + "".join(map(str.capitalize, rest)),
+                summary=summary.removesuffix("."),
+                **options,
             )
             return endpoint
 

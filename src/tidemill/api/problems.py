@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from tidemill.errors import DiskFull, Problem, Rejected, StoreUnusable, Unavailable, internal_error
+from tidemill.errors import DiskFull, Problem, Rejected, StoreUnusable, Unavailable, internal_error, offered
 
 LOG = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-DOCS = "reference/errors.md"
+ERRORS = "/api/v1/errors"
+"""Below it is what each code means, as the page of the documentation says."""
 RETRY_AFTER_SECONDS = 1
 
 _NOT_FOUND = (
@@ -78,6 +79,7 @@ def status_of(problems: Sequence[Problem]) -> int:
 
 
 def problem_answer(
+    request: Request,
     problems: Sequence[Problem],
     *,
     status: int | None = None,
@@ -87,7 +89,7 @@ def problem_answer(
     """The answer for a refusal. It says the first problem in the fields of RFC 9457, lists all of them, and `more`."""
     first, status = problems[0], status or status_of(problems)
     body = {
-        "type": f"{DOCS}#{first.code}",
+        "type": f"{request.scope.get('root_path', '')}{ERRORS}/{first.code}",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": first.message,
@@ -110,13 +112,13 @@ def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _internal)
 
 
-async def _rejected(_: Request, error: Exception) -> Response:
+async def _rejected(request: Request, error: Exception) -> Response:
     assert isinstance(error, Rejected)
     status = status_of(error.problems)
     headers = {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         headers["Retry-After"] = str(getattr(error, "retry_after_s", RETRY_AFTER_SECONDS))
-    return problem_answer(error.problems, headers=headers)
+    return problem_answer(request, error.problems, headers=headers)
 
 
 async def _unavailable(request: Request, error: Exception) -> Response:
@@ -129,33 +131,41 @@ async def _unavailable(request: Request, error: Exception) -> Response:
     elif isinstance(error, DiskFull):
         message, hint = "the disk of the store is full", "free space on it"
     problem = Problem(code=code, message=message, hint=hint)
-    return problem_answer([problem], status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+    return problem_answer(request, [problem], status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
-async def _timed_out(_: Request, error: Exception) -> Response:
-    return problem_answer([Problem(code="timed_out", message=str(error) or "it took too long")], status=504)
+async def _timed_out(request: Request, error: Exception) -> Response:
+    return problem_answer(request, [Problem(code="timed_out", message=str(error) or "it took too long")], status=504)
 
 
-async def _invalid(_: Request, error: Exception) -> Response:
+async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    problems = [_problem(each) for each in error.errors()]
+    body = getattr(request.scope.get("route"), "body_field", None)
+    kind = None if body is None else body.field_info.annotation
+    known: Iterable[str] = next(
+        (each.model_fields for each in (kind, *get_args(kind)) if hasattr(each, "model_fields")), {}
+    )
+    problems = [_problem(each, known) for each in error.errors()]
     malformed = any(each["type"] == "json_invalid" for each in error.errors())
-    return problem_answer(problems, status=400 if malformed else UNPROCESSABLE)
+    return problem_answer(request, problems, status=400 if malformed else UNPROCESSABLE)
 
 
-def _problem(error: dict[str, Any]) -> Problem:
-    """What FastAPI says of one wrong part of a request."""
+def _problem(error: dict[str, Any], known: Iterable[str]) -> Problem:
+    """What FastAPI says of one wrong part of a request, whose body has the `known` keys."""
     place, *rest = error["loc"]
     if error["type"] == "json_invalid":
         message = f"the body is not JSON: {error.get('ctx', {}).get('error', error['msg'])}"
         return Problem(code="body_malformed", message=message, hint="send a JSON object")
     path = "/" + "/".join(str(part).replace("~", "~0").replace("/", "~1") for part in rest) if rest else ""
+    if error["type"] == "extra_forbidden":
+        hint = offered(str(rest[0]), known) if len(rest) == 1 else "leave it out"
+        return Problem(code="request_invalid", path=path, message=f"there is no key {rest[-1]!r} here", hint=hint)
     said = error["msg"][:1].lower() + error["msg"][1:]
     where = {"query": "the query parameter", "path": "the path parameter", "header": "the header"}.get(str(place))
     return Problem(code="request_invalid", path=path, message=f"{where} {rest[0]}: {said}" if where and rest else said)
 
 
-async def _http(_: Request, error: Exception) -> Response:
+async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code, message, hint = "request_invalid", str(error.detail), "the paths are listed at /api/v1/openapi.json"
     if error.status_code == HTTPStatus.BAD_REQUEST:
@@ -167,13 +177,12 @@ async def _http(_: Request, error: Exception) -> Response:
         code, message = "path_unknown", "there is nothing at this path"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         code, message = "method_not_allowed", "this path does not take this method"
-    return problem_answer(
-        [Problem(code=code, message=message, hint=hint)], status=error.status_code, headers=error.headers
-    )
+    problem = Problem(code=code, message=message, hint=hint)
+    return problem_answer(request, [problem], status=error.status_code, headers=error.headers)
 
 
 async def _internal(request: Request, error: Exception) -> Response:
     wrapped = internal_error(error)
     LOG.error("%s %s: %s", request.method, request.url.path, wrapped, exc_info=error)
     message = f"an internal error; its traceback {wrapped.digest} is in the server's log"
-    return problem_answer([Problem(code="internal_error", message=message)], status=500)
+    return problem_answer(request, [Problem(code="internal_error", message=message)], status=500)

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -375,14 +376,16 @@ def summarise(rows: Sequence[RunRow], query: RunQuery, buckets: int, now_ms: int
     """Count rows, newest first; they are not all matches unless `complete`."""
     whole: dict[str, Any] = {"complete": complete, "counted": len(rows)}
     labels: dict[str, Counter[str]] = {}
-    for row in rows:
-        for key, value in row.labels.items():
-            labels.setdefault(key, Counter())[value] += 1
+    for (key, value), count in Counter(chain.from_iterable(row.labels.items() for row in rows)).items():
+        labels.setdefault(key, Counter())[value] = count
     shown = sorted(labels, key=lambda key: (-labels[key].total(), key))[:LABEL_KEYS_MAX]
+    workflows, versions = Counter[str](), Counter((row.workflow, row.version) for row in rows)
+    for (workflow, _), count in versions.items():
+        workflows[workflow] += count
     facets = RunFacets(
         status=_most(Counter(row.status for row in rows)),
-        workflow=_most(Counter(row.workflow for row in rows)),
-        version=_most(Counter(f"{row.workflow}@{row.version}" for row in rows)),
+        workflow=_most(workflows),
+        version=_most(Counter({f"{name}@{version}": count for (name, version), count in versions.items()})),
         labels={key: _most(labels[key]) for key in shown},
         **whole,
     )
@@ -408,8 +411,9 @@ def _buckets(
     last = max(last, now_ms if query.before_ms is None else min(query.before_ms, now_ms))
     width = max(1, -(-(last - first) // buckets))
     counts: dict[int, Counter[str]] = {}
-    for row in rows:
-        counts.setdefault((row.created_ms - first) // width, Counter())[row.status] += 1
+    found = Counter(((row.created_ms - first) // width, row.status) for row in rows)
+    for (number, status), count in found.items():
+        counts.setdefault(number, Counter())[status] = count
     return tuple(
         HistogramBucket(
             since_ms=first + number * width,

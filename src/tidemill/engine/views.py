@@ -334,8 +334,13 @@ def read_activation_id(text: str) -> tuple[str, str, int, int] | None:
     return place if is_place and activation_id(*place) == text else None
 
 
+_SCALARS = frozenset({str, int, bool, float, type(None)})
+
+
 def plain(value: Any) -> Any:
     """Any answer of the engine as a JSON value; structs become mappings, however they are stored."""
+    if type(value) in _SCALARS:
+        return value
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, msgspec.Struct):

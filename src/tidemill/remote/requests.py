@@ -26,6 +26,8 @@ from tidemill.remote.connection import Connection, hints, received, sent
 PAGE = 500
 BATCH = 1_000
 """Runs that one request starts."""
+BATCH_BYTES = 500_000
+"""Bytes of their inputs, unless one run alone has more: servers bound the size and the keys of a body."""
 WAIT_S = 30.0
 """How long one request waits for the end of a run."""
 LONG_S = 600.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -30,12 +31,13 @@ from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.run_actions import UNSET
 from tidemill.engine.services.runs import LAST, RunPage, RunService
 from tidemill.engine.views import RunView
-from tidemill.errors import Rejected, ServerUnavailable, Unavailable, rejected
+from tidemill.errors import Problem, Rejected, ServerUnavailable, Unavailable, rejected
 from tidemill.kernel.model import decode_workflow
 from tidemill.observability.tracing import current_traceparent, traceparent_of
 from tidemill.remote.connection import PATIENCE_S, TIMEOUT_S, CutOff, frames, pause_s, received
 from tidemill.remote.requests import (
     BATCH,
+    BATCH_BYTES,
     LOG_LINES,
     LOOK_S,
     PAGE,
@@ -82,6 +84,30 @@ def _moment(moment: Moment) -> str:
     if isinstance(moment, datetime):
         return moment.isoformat()
     return f"-{moment}" if moment[:1].isdecimal() and moment[-1:].isalpha() and "T" not in moment else moment
+
+
+def _batches(runs: list[dict[str, Any]]) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Runs as single requests may have them, each with the place of its first."""
+    found: list[tuple[int, list[dict[str, Any]]]] = []
+    size = 0
+    for number, run in enumerate(runs):
+        length = len(memoryview(run["inputs"]))
+        if not found or len(found[-1][1]) == BATCH or size + length > BATCH_BYTES:
+            found.append((number, []))
+            size = 0
+        found[-1][1].append(run)
+        size += length
+    return found
+
+
+def _as_given(problem: Problem, begin: int) -> Problem:
+    """A problem of one run of a batch, with its path in the arguments of `start_many`."""
+    found = re.match(r"/runs/([0-9]+)/(inputs|key)", problem.path)
+    if found is None:
+        return problem
+    name = "inputs" if found[2] == "inputs" else "keys"
+    path = f"/{name}/{begin + int(found[1])}{problem.path[found.end() :]}"
+    return msgspec.structs.replace(problem, path=path)
 
 
 def _trace_header(traceparent: str) -> dict[str, str]:
@@ -144,16 +170,21 @@ class RemoteRuns(RemoteService):
             "correlation_id": correlation_id,
             "deadline_seconds": deadline_seconds,
         }
+        runs = [
+            {"inputs": json_value(value, "inputs_not_json", f"/inputs/{number}"), "key": key}
+            for number, (value, key) in enumerate(zip(given, named, strict=True))
+        ]
         run_ids: list[str] = []
-        headers = _trace_header(traceparent)
-        for at in range(0, len(given), BATCH):
-            pairs = enumerate(zip(given[at : at + BATCH], named[at : at + BATCH], strict=True), at)
-            runs = [
-                {"inputs": json_value(value, "inputs_not_json", f"/inputs/{number}"), "key": key}
-                for number, (value, key) in pairs
-            ]
-            answer = await self._ask(Route("POST", "/runs/batch"), {**shared, "runs": runs}, headers)
-            run_ids += [each["run_id"] for each in answer["runs"]]
+        batches, headers = _batches(runs), _trace_header(traceparent)
+        # All inputs are checked before the first run starts, also where it takes several requests.
+        for dry_run in (True, False) if len(batches) > 1 else (False,):
+            for at, batch in batches:
+                body = {**shared, "runs": batch, "dry_run": dry_run}
+                try:
+                    answer = await self._ask(Route("POST", "/runs/batch"), body, headers)
+                except Rejected as refusal:
+                    raise Rejected([_as_given(each, at) for each in refusal.problems]) from None
+                run_ids += [each["run_id"] for each in answer["runs"]]
         return run_ids
 
     async def signal(

@@ -384,5 +384,6 @@ def place_of(cursor: str) -> Place:
         number = int(sort)
         number.to_bytes(8, "little", signed=True)
     except (ValueError, OverflowError):
-        raise rejected("bad_cursor", "this is not a cursor of an earlier page", hint="start without one") from None
+        message = "this is not a cursor of an earlier page"
+        raise rejected("bad_cursor", message, path="/after", hint="start without one") from None
     return number, key

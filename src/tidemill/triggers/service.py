@@ -187,8 +187,7 @@ class ScheduleService:
 
     async def show(self, name: str) -> Schedule:
         """A schedule, with the next times at which it is due."""
-        schedule = await self._known(name)
-        return msgspec.structs.replace(schedule, next_times=tuple(self._times(schedule, TIMES_SHOWN)))
+        return self._with_times(await self._known(name))
 
     async def times(self, name: str, count: int = TIMES_SHOWN) -> list[int]:
         """The next times at which a schedule is due, in milliseconds; none while it is paused."""
@@ -349,7 +348,7 @@ class ScheduleService:
             record = decide(known)
             if record is None:
                 assert known is not None, "only a schedule that exists can be left as it is"
-                return known
+                return self._with_times(known)
             commit = next_commit(stream, version, known, record)
             audit = self._context.audit_rows(
                 stream,
@@ -362,8 +361,11 @@ class ScheduleService:
             )
             (result,) = await store.commit([msgspec.structs.replace(commit, rows=(*commit.rows, *audit))])
             if isinstance(result, Committed):
-                return (await load_schedule(store, stream))[1] or await self._known(name)
+                return self._with_times((await load_schedule(store, stream))[1] or await self._known(name))
         raise Unavailable(f"schedule {name} is being changed by too many at once")
+
+    def _with_times(self, schedule: Schedule) -> Schedule:
+        return msgspec.structs.replace(schedule, next_times=tuple(self._times(schedule, TIMES_SHOWN)))
 
     def _times(self, schedule: Schedule, count: int) -> list[int]:
         if schedule.status != "active":

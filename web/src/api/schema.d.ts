@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document ae2e6d5de0e56f0a.
+// Made by `make web-types` from the OpenAPI document 3e7e9e6f0f1baf56.
 
 export interface paths {
     "/livez": {
@@ -30,6 +30,23 @@ export interface paths {
          * @description 503 while the store does not answer, and once the server is shutting down.
          */
         get: operations["ready"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/errors/{code}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What an error means: where `type` of a problem points */
+        get: operations["explainError"];
         put?: never;
         post?: never;
         delete?: never;
@@ -701,7 +718,7 @@ export interface paths {
         put?: never;
         /**
          * Start a run that shares what this one has done
-         * @description With an `Idempotency-Key`, a repetition answers the same fork with 200.
+         * @description With an `Idempotency-Key`, a repetition answers the same fork with 200. Other inputs or another graph behind a decision of people, only with `approvals:decide`.
          */
         post: operations["forkRun"];
         delete?: never;
@@ -721,7 +738,7 @@ export interface paths {
         put?: never;
         /**
          * Change the graph or the configuration of a run
-         * @description 409 with `moved` if the run has moved on since `base_digest` or `expected_seq`.
+         * @description 409 with `moved` if the run has moved on since `base_digest` or `expected_seq`. Of a run in which people have decided, only with `approvals:decide`.
          */
         post: operations["patchRun"];
         delete?: never;
@@ -2603,6 +2620,12 @@ export interface components {
             correlation_id: string;
             /** Runs */
             runs: components["schemas"]["BatchItem"][];
+            /**
+             * Dry Run
+             * @description Only check the inputs; nothing starts, and `runs` is empty.
+             * @default false
+             */
+            dry_run: boolean;
         };
         /**
          * StartRun
@@ -3921,6 +3944,50 @@ export interface operations {
                          */
                         durability: "full" | "reduced" | "none" | "unknown";
                         findings: Record<string, never>[];
+                    };
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": {
+                        type: string;
+                        title: string;
+                        status: number;
+                        detail: string;
+                        code: string;
+                        path?: string;
+                        hint?: string;
+                        problems: Record<string, never>[];
+                    };
+                };
+            };
+        };
+    };
+    explainError: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                code: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        code: string;
+                        means: string;
+                        do: string;
                     };
                 };
             };

@@ -45,22 +45,18 @@ def _me(caller: Caller, session: str, access: Access) -> Me:
     )
 
 
-@router.on("GET", "/me", may=ANYONE, answers=Me, summary="Who asks, and what they may do", operation_id="me")
+@router.on("GET", "/me", may=ANYONE, answers=Me)
 async def me(request: Request, caller: CurrentCaller) -> Response:
+    """Who asks, and what they may do."""
     return answer(_me(caller, caller.session, request.app.state.access))
 
 
-@router.on(
-    "POST",
-    "/session",
-    may=ANYONE,
-    answers=Me,
-    status=201,
-    summary="Exchange a key or token for a session",
-    operation_id="beginSession",
-)
+@router.on("POST", "/session", may=ANYONE, answers=Me, status=201)
 async def begin_session(request: Request, caller: CurrentCaller) -> Response:
-    """Sets a cookie that scripts cannot read and other sites cannot send; the answer has its CSRF token."""
+    """Exchange a key or token for a session.
+
+    Sets a cookie that scripts cannot read and other sites cannot send; the answer has its CSRF token.
+    """
     access: Access = request.app.state.access
     if caller.session:
         # It would live on when this one is ended.
@@ -76,17 +72,12 @@ async def begin_session(request: Request, caller: CurrentCaller) -> Response:
     return found
 
 
-@router.on(
-    "DELETE",
-    "/session",
-    may=ANYONE,
-    answers=None,
-    status=204,
-    summary="End the session of a browser",
-    operation_id="endSession",
-)
+@router.on("DELETE", "/session", may=ANYONE, answers=None, status=204)
 async def end_session(request: Request, caller: CurrentCaller) -> Response:
-    """Every server refuses the cookie within five seconds, also a copy of it."""
+    """End the session of a browser.
+
+    Every server refuses the cookie within five seconds, also a copy of it.
+    """
     await request.app.state.access.end(caller)
     found = Response(status_code=204)
     found.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
@@ -107,40 +98,30 @@ class NewKeyBody(Body):
     )
 
 
-@router.on(
-    "GET",
-    "/keys",
-    may="keys:read",
-    answers=PageOf(KeyView),
-    summary="The API keys of the tenant",
-    operation_id="listKeys",
-)
+@router.on("GET", "/keys", may="keys:read", answers=PageOf(KeyView))
 async def list_keys(caller: CurrentCaller, after: After = None, limit: Limit = 50) -> Response:
+    """The API keys of the tenant."""
     return page_answer(*await caller.services.keys.find(after=after, limit=limit))
 
 
-@router.on(
-    "POST",
-    "/keys",
-    may="keys:write",
-    answers=CreatedKey,
-    status=201,
-    summary="Make an API key",
-    operation_id="createKey",
-)
+@router.on("POST", "/keys", may="keys:write", answers=CreatedKey, status=201)
 async def create_key(caller: CurrentCaller, body: NewKeyBody) -> Response:
-    """The answer is the only place where the key is ever shown."""
+    """Make an API key.
+
+    The answer is the only place where the key is ever shown.
+    """
     created = await caller.services.keys.create(
         body.label, roles=[*body.roles], expires_days=body.expires_days, actor=caller.actor
     )
     return answer(created, 201, {"Cache-Control": "no-store"})
 
 
-@router.on(
-    "DELETE", "/keys/{key_id}", may="keys:write", answers=KeyView, summary="Revoke an API key", operation_id="revokeKey"
-)
+@router.on("DELETE", "/keys/{key_id}", may="keys:write", answers=KeyView)
 async def revoke_key(caller: CurrentCaller, key_id: Annotated[str, Path(max_length=200)]) -> Response:
-    """Every server refuses the key within five seconds. Revoking it again changes nothing."""
+    """Revoke an API key.
+
+    Every server refuses the key within five seconds. Revoking it again changes nothing.
+    """
     return answer(await caller.services.keys.revoke(key_id, actor=caller.actor))
 
 
@@ -154,53 +135,30 @@ class NewTenantBody(Body):
 TenantName = Annotated[str, Path(max_length=63)]
 
 
-@router.on(
-    "GET",
-    "/tenants",
-    may="tenants:read",
-    answers=PageOf(TenantView),
-    summary="The tenants that were made",
-    operation_id="listTenants",
-)
+@router.on("GET", "/tenants", may="tenants:read", answers=PageOf(TenantView))
 async def list_tenants(caller: CurrentCaller, after: After = None, limit: Limit = 50) -> Response:
+    """The tenants that were made."""
     return page_answer(*await caller.services.tenants.find(after=after, limit=limit))
 
 
-@router.on(
-    "POST",
-    "/tenants",
-    may="tenants:write",
-    answers=TenantView,
-    status=201,
-    summary="Make a tenant",
-    operation_id="createTenant",
-)
+@router.on("POST", "/tenants", may="tenants:write", answers=TenantView, status=201)
 async def create_tenant(caller: CurrentCaller, body: NewTenantBody) -> Response:
+    """Make a tenant."""
     return answer(await caller.services.tenants.create(body.name, actor=caller.actor), 201)
 
 
-@router.on(
-    "POST",
-    "/tenants/{name}/disable",
-    may="tenants:write",
-    answers=TenantView,
-    summary="Disable a tenant",
-    operation_id="disableTenant",
-)
+@router.on("POST", "/tenants/{name}/disable", may="tenants:write", answers=TenantView)
 async def disable_tenant(caller: CurrentCaller, name: TenantName) -> Response:
-    """All its keys and tokens are refused within five seconds; its runs go on."""
+    """Disable a tenant.
+
+    All its keys and tokens are refused within five seconds; its runs go on.
+    """
     return answer(await caller.services.tenants.disable(name, actor=caller.actor))
 
 
-@router.on(
-    "POST",
-    "/tenants/{name}/enable",
-    may="tenants:write",
-    answers=TenantView,
-    summary="Enable a tenant again",
-    operation_id="enableTenant",
-)
+@router.on("POST", "/tenants/{name}/enable", may="tenants:write", answers=TenantView)
 async def enable_tenant(caller: CurrentCaller, name: TenantName) -> Response:
+    """Enable a tenant again."""
     return answer(await caller.services.tenants.enable(name, actor=caller.actor))
 
 
@@ -210,14 +168,7 @@ Text = Annotated[str | None, Query(max_length=2_000)]
 Moment = Annotated[str | None, Query(max_length=100, description="`2h` (ago), or a date.")]
 
 
-@router.on(
-    "GET",
-    "/audit",
-    may="audit:read",
-    answers=PageOf(AuditEntry),
-    summary="Who has changed what, newest first",
-    operation_id="listAudit",
-)
+@router.on("GET", "/audit", may="audit:read", answers=PageOf(AuditEntry))
 async def list_audit(
     caller: CurrentCaller,
     actor: Text = None,
@@ -228,23 +179,17 @@ async def list_audit(
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
+    """Who has changed what, newest first."""
     found = await caller.services.audit.find(
         actor=actor, action=action, subject=subject, since=since, until=until, after=after, limit=limit
     )
     return page_answer(*found)
 
 
-@router.on(
-    "GET",
-    "/audit/verify",
-    may="audit:read",
-    weight=EXPENSIVE,
-    answers=ChainCheck,
-    summary="Whether an entry was changed",
-    operation_id="verifyAudit",
-)
+@router.on("GET", "/audit/verify", may="audit:read", weight=EXPENSIVE, answers=ChainCheck)
 async def verify_audit(
     caller: CurrentCaller,
     head: Annotated[str, Query(max_length=100, description="The head of an earlier check, kept elsewhere.")] = "",
 ) -> Response:
+    """Whether an entry was changed."""
     return answer(await caller.services.audit.verify(head))

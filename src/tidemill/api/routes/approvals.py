@@ -52,14 +52,7 @@ def _place(approval_id: str) -> _Place:
     return _Place(*found)
 
 
-@router.on(
-    "GET",
-    "/approvals",
-    may="approvals:read",
-    answers=PageOf(Extended(ApprovalRow, approval_id=str)),
-    summary="List approvals, newest first: those that are pending",
-    operation_id="listApprovals",
-)
+@router.on("GET", "/approvals", may="approvals:read", answers=PageOf(Extended(ApprovalRow, approval_id=str)))
 async def list_approvals(
     caller: CurrentCaller,
     mine: Annotated[
@@ -77,7 +70,10 @@ async def list_approvals(
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
-    """A page may have fewer items than the limit while there is a next one."""
+    """List approvals, newest first: those that are pending.
+
+    A page may have fewer items than the limit while there is a next one.
+    """
     now_ms = caller.services.context.store.now_ms()
 
     def fits(row: ApprovalRow) -> bool:
@@ -99,15 +95,9 @@ async def list_approvals(
     return page_answer(items, following)
 
 
-@router.on(
-    "GET",
-    "/approvals/{approval_id}",
-    may="approvals:read",
-    answers=Extended(ApprovalReview, decider=Decider),
-    summary="Show what is decided, the evidence, and the consequences of each decision",
-    operation_id="showApproval",
-)
-async def show(approval_id: str, caller: CurrentCaller) -> Response:
+@router.on("GET", "/approvals/{approval_id}", may="approvals:read", answers=Extended(ApprovalReview, decider=Decider))
+async def show_approval(approval_id: str, caller: CurrentCaller) -> Response:
+    """Show what is decided, the evidence, and the consequences of each decision."""
     place, approvals = _place(approval_id), caller.services.approvals
     review = await approvals.review(place.run_id, place.node, **place.at)
     decider = await approvals.decider(review.view, person=caller.actor, roles=caller.principal.roles)
@@ -116,29 +106,17 @@ async def show(approval_id: str, caller: CurrentCaller) -> Response:
     return answer({**review.to_dict(), "decider": plain(decider)})
 
 
-@router.on(
-    "GET",
-    "/approvals/{approval_id}/votes",
-    may="approvals:read",
-    answers=PageOf({"type": "object"}),
-    summary="Who has agreed, and who has decided",
-    operation_id="approvalVotes",
-)
-async def votes(approval_id: str, caller: CurrentCaller) -> Response:
+@router.on("GET", "/approvals/{approval_id}/votes", may="approvals:read", answers=PageOf({"type": "object"}))
+async def approval_votes(approval_id: str, caller: CurrentCaller) -> Response:
+    """Who has agreed, and who has decided."""
     place = _place(approval_id)
     review = await caller.services.approvals.review(place.run_id, place.node, **place.at)
     return page_answer(review.view.to_dict()["votes"], None)
 
 
-@router.on(
-    "GET",
-    "/approvals/{approval_id}/history",
-    may="approvals:read",
-    answers=PageOf({"type": "object"}),
-    summary="What happened to an approval, oldest first",
-    operation_id="approvalHistory",
-)
-async def history(approval_id: str, caller: CurrentCaller) -> Response:
+@router.on("GET", "/approvals/{approval_id}/history", may="approvals:read", answers=PageOf({"type": "object"}))
+async def approval_history(approval_id: str, caller: CurrentCaller) -> Response:
+    """What happened to an approval, oldest first."""
     place = _place(approval_id)
     return page_answer(await caller.services.approvals.history(place.run_id, place.node, **place.at), None)
 
@@ -167,16 +145,12 @@ async def _decide(
     return answer(decided)
 
 
-@router.on(
-    "POST",
-    "/approvals/{approval_id}/decide",
-    may=MAY_DECIDE,
-    answers=Decided,
-    summary="Approve, reject, or ask for changes",
-    operation_id="decideApproval",
-)
-async def decide(approval_id: str, body: DecideBody, caller: CurrentCaller) -> Response:
-    """The same decision again gets the same answer, a contrary one 409, and one that comes too late 410."""
+@router.on("POST", "/approvals/{approval_id}/decide", may=MAY_DECIDE, answers=Decided)
+async def decide_approval(approval_id: str, body: DecideBody, caller: CurrentCaller) -> Response:
+    """Approve, reject, or ask for changes.
+
+    The same decision again gets the same answer, a contrary one 409, and one that comes too late 410.
+    """
     return await _decide(caller.services.approvals, _place(approval_id), body, caller.actor, caller.principal.roles)
 
 
@@ -186,15 +160,9 @@ class ChangesBody(Body):
     command_id: str | None = Field(None, description="Marks repetitions of one request.", max_length=200)
 
 
-@router.on(
-    "POST",
-    "/approvals/{approval_id}/request-changes",
-    may=MAY_DECIDE,
-    answers=Decided,
-    summary="Ask for changes, where the node has a path for it",
-    operation_id="requestChanges",
-)
+@router.on("POST", "/approvals/{approval_id}/request-changes", may=MAY_DECIDE, answers=Decided)
 async def request_changes(approval_id: str, body: ChangesBody, caller: CurrentCaller) -> Response:
+    """Ask for changes, where the node has a path for it."""
     decision = DecideBody(decision="changes", **body.model_dump())
     return await _decide(caller.services.approvals, _place(approval_id), decision, caller.actor, caller.principal.roles)
 
@@ -205,15 +173,9 @@ class DelegateBody(Body):
     command_id: str | None = Field(None, description="Marks repetitions of one request.", max_length=200)
 
 
-@router.on(
-    "POST",
-    "/approvals/{approval_id}/delegate",
-    may=MAY_DECIDE,
-    answers=ApprovalView,
-    summary="Let another person decide in the caller's place",
-    operation_id="delegateApproval",
-)
-async def delegate(approval_id: str, body: DelegateBody, caller: CurrentCaller) -> Response:
+@router.on("POST", "/approvals/{approval_id}/delegate", may=MAY_DECIDE, answers=ApprovalView)
+async def delegate_approval(approval_id: str, body: DelegateBody, caller: CurrentCaller) -> Response:
+    """Let another person decide in the caller's place."""
     place = _place(approval_id)
     view = await caller.services.approvals.delegate(
         place.run_id,
@@ -249,17 +211,12 @@ class LinkBody(Body):
     )
 
 
-@router.on(
-    "POST",
-    "/approvals/{approval_id}/links",
-    may=MAY_DECIDE,
-    answers=DecisionUrl,
-    status=201,
-    summary="Make a link by which one person can decide without a key",
-    operation_id="createDecisionLink",
-)
-async def create_link(approval_id: str, body: LinkBody, request: Request, caller: CurrentCaller) -> Response:
-    """The link holds for this request, this person and this time; a decision uses it up."""
+@router.on("POST", "/approvals/{approval_id}/links", may=MAY_DECIDE, answers=DecisionUrl, status=201)
+async def create_decision_link(approval_id: str, body: LinkBody, request: Request, caller: CurrentCaller) -> Response:
+    """Make a link by which one person can decide without a key.
+
+    The link holds for this request, this person and this time; a decision uses it up.
+    """
     place = _place(approval_id)
     own = body.person is None or as_user(body.person) == as_user(caller.actor)
     if not own and not caller.principal.may("keys:write"):
@@ -352,12 +309,13 @@ async def _followed(request: Request) -> tuple[DecisionLink, _Place, TenantServi
     "/decisions/{token}",
     admit=_admit_to_page,
     answers=Extended(ApprovalReview, decider=Decider),
-    summary="Show the approval of a link; nothing is decided by it",
-    operation_id="showDecisionLink",
-    description="A browser that opens it is sent to the page that shows it.",
     responses={303: {"description": "Where the page is, for a browser"}},
 )
-async def show_link(token: str, request: Request) -> Response:
+async def show_decision_link(token: str, request: Request) -> Response:
+    """Show the approval of a link; nothing is decided by it.
+
+    A browser that opens it is sent to the page that shows it.
+    """
     if _is_browser(request):
         # Relative, so that it holds below any path.
         return Response(status_code=303, headers={"Location": f"../../../decide/{quote(token, safe='')}"})
@@ -369,16 +327,12 @@ async def show_link(token: str, request: Request) -> Response:
     return answer({**review.to_dict(), "decider": plain(decider)})
 
 
-@_by_link(
-    "POST",
-    "/decisions/{token}",
-    admit=_admit,
-    answers=Decided,
-    summary="Decide as the person of a link",
-    operation_id="decideByLink",
-)
+@_by_link("POST", "/decisions/{token}", admit=_admit, answers=Decided)
 async def decide_by_link(token: str, body: DecideBody, request: Request) -> Response:
-    """The same decision again gets the same answer; any other is refused with 409, as the link is used up."""
+    """Decide as the person of a link.
+
+    The same decision again gets the same answer; any other is refused with 409, as the link is used up.
+    """
     link, place, services = await _followed(request)
     decided = await _decide(services.approvals, place, body, link.person, link.roles)
     await _enter(services, link, token, "use_link", link.person)

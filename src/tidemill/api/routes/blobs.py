@@ -41,24 +41,17 @@ MediaType = Annotated[str, Query(description="What the bytes are, as their descr
 Name = Annotated[str, Query(description="The name of the file.", max_length=255)]
 
 
-@router.on(
-    "POST",
-    "/blobs",
-    may="blobs:write",
-    answers=_DESCRIBED,
-    status=201,
-    consumes=None,
-    summary="Store bytes, and get the description that may be an input of a run",
-    operation_id="putBlob",
-    openapi_extra=_UPLOAD,
-)
-async def put(
+@router.on("POST", "/blobs", may="blobs:write", answers=_DESCRIBED, status=201, consumes=None, openapi_extra=_UPLOAD)
+async def put_blob(
     request: Request,
     caller: CurrentCaller,
     name: Name = "",
     keep: Annotated[bool, Query(description="Never collect it.")] = False,
 ) -> Response:
-    """Without `keep` the bytes are collected after a day or so, unless a run or workflow refers to them by then."""
+    """Store bytes, and get the description that may be an input of a run.
+
+    Without `keep` the bytes are collected after a day or so, unless a run or workflow refers to them by then.
+    """
     media_type = request.headers.get("content-type") or OCTETS
     try:
         described = await caller.services.blobs.put(
@@ -69,14 +62,7 @@ async def put(
     return answer(described, 201)
 
 
-@router.on(
-    "GET",
-    "/blobs",
-    may="blobs:read",
-    answers=PageOf(BlobInfo),
-    summary="List blobs by their digests",
-    operation_id="listBlobs",
-)
+@router.on("GET", "/blobs", may="blobs:read", answers=PageOf(BlobInfo))
 async def list_blobs(
     caller: CurrentCaller,
     state: Annotated[
@@ -85,18 +71,13 @@ async def list_blobs(
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
+    """List blobs by their digests."""
     return page_answer(*await caller.services.blobs.find(state=state, after=after, limit=limit))
 
 
-@router.on(
-    "GET",
-    "/blobs/{digest}/info",
-    may="blobs:read",
-    answers=BlobInfo,
-    summary="The size and state of a blob",
-    operation_id="blobInfo",
-)
-async def info(digest: str, caller: CurrentCaller) -> Response:
+@router.on("GET", "/blobs/{digest}/info", may="blobs:read", answers=BlobInfo)
+async def blob_info(digest: str, caller: CurrentCaller) -> Response:
+    """The size and state of a blob."""
     return answer(await caller.services.blobs.show(digest))
 
 
@@ -106,11 +87,9 @@ async def info(digest: str, caller: CurrentCaller) -> Response:
     may="blobs:read",
     answers={"type": "string", "format": "binary"},
     media_type="*/*",
-    summary="The bytes of a blob, or a range of them",
-    operation_id="getBlob",
     responses={206: {"description": "A range of the bytes"}, 304: {"description": "The client has them"}},
 )
-async def get(
+async def get_blob(
     digest: str,
     caller: CurrentCaller,
     media_type: MediaType = OCTETS,
@@ -119,7 +98,10 @@ async def get(
     if_range: Annotated[str, Header(include_in_schema=False)] = "",
     if_none_match: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """Browsers save the bytes and never run them: they are an attachment, of the type that the caller names."""
+    """The bytes of a blob, or a range of them.
+
+    Browsers save the bytes and never run them: they are an attachment, of the type that the caller names.
+    """
     if not is_media_type(media_type):
         message = f"{media_type[:80]!r} is no media type"
         raise rejected("blob_invalid", message, path="/media_type", hint="such as image/png")

@@ -8,6 +8,8 @@ from fastapi import Query, Response
 from pydantic import Field
 
 from tidemill.api.auth import CurrentCaller, Router
+from tidemill.api.routes.run_actions import check_decisions
+from tidemill.api.routes.runs import need
 from tidemill.api.schemas import After, Body, Extended, Limit, PageOf, answer, page_answer
 from tidemill.engine.index_rows import DeadLetterRow
 from tidemill.engine.services.dead_letters import Reprocessed
@@ -39,14 +41,7 @@ def _place(letter_id: str) -> tuple[str, str, int, int | None]:
     return run_id, node, visit, None if index < 0 else index
 
 
-@router.on(
-    "GET",
-    "/dead-letters",
-    may="dead_letters:read",
-    answers=PageOf(Extended(DeadLetterRow, dead_letter_id=str)),
-    summary="List dead letters, newest first",
-    operation_id="listDeadLetters",
-)
+@router.on("GET", "/dead-letters", may="dead_letters:read", answers=PageOf(Extended(DeadLetterRow, dead_letter_id=str)))
 async def list_dead_letters(
     caller: CurrentCaller,
     query: Annotated[
@@ -56,6 +51,7 @@ async def list_dead_letters(
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
+    """List dead letters, newest first."""
     rows, following = await caller.services.dead_letters.find(query, after=after, limit=limit)
     items = [
         {"dead_letter_id": activation_id(row.run_id, row.node, row.visit, row.index), **plain(row)} for row in rows
@@ -63,15 +59,9 @@ async def list_dead_letters(
     return page_answer(items, following)
 
 
-@router.on(
-    "GET",
-    "/dead-letters/{dead_letter_id}",
-    may="dead_letters:read",
-    answers=_SHOWN,
-    summary="Show a dead letter with the input that the node was given",
-    operation_id="showDeadLetter",
-)
-async def show(dead_letter_id: str, caller: CurrentCaller) -> Response:
+@router.on("GET", "/dead-letters/{dead_letter_id}", may="dead_letters:read", answers=_SHOWN)
+async def show_dead_letter(dead_letter_id: str, caller: CurrentCaller) -> Response:
+    """Show a dead letter with the input that the node was given."""
     run_id, node, visit, index = _place(dead_letter_id)
     shown = await caller.services.dead_letters.show(run_id, node, visit=visit, index=index)
     return answer({"dead_letter_id": dead_letter_id, **shown})
@@ -82,15 +72,9 @@ class DiscardBody(Body):
     command_id: str | None = Field(None, description="Makes a repetition of the request harmless.", max_length=200)
 
 
-@router.on(
-    "POST",
-    "/dead-letters/{dead_letter_id}/discard",
-    may="dead_letters:write",
-    answers=_SHOWN,
-    summary="Take a dead letter off the list",
-    operation_id="discardDeadLetter",
-)
-async def discard(dead_letter_id: str, body: DiscardBody, caller: CurrentCaller) -> Response:
+@router.on("POST", "/dead-letters/{dead_letter_id}/discard", may="dead_letters:write", answers=_SHOWN)
+async def discard_dead_letter(dead_letter_id: str, body: DiscardBody, caller: CurrentCaller) -> Response:
+    """Take a dead letter off the list."""
     run_id, node, visit, index = _place(dead_letter_id)
     letters = caller.services.dead_letters
     await letters.discard(
@@ -112,21 +96,18 @@ class ReprocessBody(Body):
     limit: int = Field(1_000, ge=1, le=10_000, description="No further run is begun with after so many letters.")
 
 
-@router.on(
-    "POST",
-    "/dead-letters/reprocess",
-    may="dead_letters:write",
-    answers=Reprocessed,
-    summary="Let the runs of open dead letters go on",
-    operation_id="reprocessDeadLetters",
-)
-async def reprocess(body: ReprocessBody, caller: CurrentCaller) -> Response:
-    """A patch or a corrected config changes the graph of the runs, which also takes the permission `runs:patch`."""
-    given = body.model_dump()
-    changes = body.operations is not None or "config" in body.model_fields_set
-    if changes and not caller.principal.may("runs:patch"):
-        message = f"{caller.actor} lacks the permission runs:patch"
-        raise rejected("not_allowed", message, hint="leave `operations` and `config` out, or ask an author")
+@router.on("POST", "/dead-letters/reprocess", may="dead_letters:write", answers=Reprocessed)
+async def reprocess_dead_letters(body: ReprocessBody, caller: CurrentCaller) -> Response:
+    """Let the runs of open dead letters go on.
+
+    A patch or a corrected config changes the graph of the runs, which also takes the permission `runs:patch`.
+    """
+    given, letters = body.model_dump(), caller.services.dead_letters
     if "config" not in body.model_fields_set:
         given["config"] = UNSET
-    return answer(await caller.services.dead_letters.reprocess(**given, actor=caller.actor))
+    if body.operations is not None or given["config"] is not UNSET:
+        need(caller, "runs:patch", "a patch or a corrected config")
+        if not body.dry_run and not caller.principal.may("approvals:decide"):
+            for run in (await letters.reprocess(**{**given, "dry_run": True}, actor=caller.actor)).runs:
+                await check_decisions(caller, run.run_id)
+    return answer(await letters.reprocess(**given, actor=caller.actor))

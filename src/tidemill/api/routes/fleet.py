@@ -49,16 +49,12 @@ def _is_operator(caller: Caller) -> bool:
     return caller.principal.tenant == OPERATOR_TENANT
 
 
-@router.on(
-    "GET",
-    "/workers",
-    may="fleet:read",
-    answers=PageOf(WorkerView),
-    summary="List workers, those that started last first",
-    operation_id="listWorkers",
-)
-async def workers(caller: CurrentCaller) -> Response:
-    """A tenant other than the operator's does not see where workers run, what they hold and what they lack."""
+@router.on("GET", "/workers", may="fleet:read", answers=PageOf(WorkerView))
+async def list_workers(caller: CurrentCaller) -> Response:
+    """List workers, those that started last first.
+
+    A tenant other than the operator's does not see where workers run, what they hold and what they lack.
+    """
     found = await caller.services.workers.find()
     if not _is_operator(caller):
         hidden: dict[str, Any] = {"host": "", "pid": 0, "held": (), "holding": 0, "lacks": (), "blocked": None}
@@ -69,16 +65,12 @@ async def workers(caller: CurrentCaller) -> Response:
     return page_answer(found, None)
 
 
-@router.on(
-    "GET",
-    "/queues",
-    may="fleet:read",
-    answers=PageOf(QueueView),
-    summary="The work of the tenant by queue, and how old the oldest is",
-    operation_id="listQueues",
-)
-async def queues(request: Request, caller: CurrentCaller) -> Response:
-    """As it was within the last second."""
+@router.on("GET", "/queues", may="fleet:read", answers=PageOf(QueueView))
+async def list_queues(request: Request, caller: CurrentCaller) -> Response:
+    """The work of the tenant by queue, and how old the oldest is.
+
+    As it was within the last second.
+    """
     guard: LoadGuard = request.app.state.load_guard
     return page_answer(await caller.services.queues.find(await guard.backlog()), None)
 
@@ -98,28 +90,18 @@ def _shown(view: NodeTypeView) -> dict[str, Any]:
     }
 
 
-@router.on(
-    "GET",
-    "/node-types",
-    may="fleet:read",
-    answers=PageOf(_NODE_TYPE),
-    summary="List the node types of the server and of workers",
-    operation_id="listNodeTypes",
-)
-async def node_types(caller: CurrentCaller) -> Response:
+@router.on("GET", "/node-types", may="fleet:read", answers=PageOf(_NODE_TYPE))
+async def list_node_types(caller: CurrentCaller) -> Response:
+    """List the node types of the server and of workers."""
     return page_answer([_shown(each) for each in await caller.services.workers.node_types()], None)
 
 
-@router.on(
-    "GET",
-    "/node-types/{name}",
-    may="fleet:read",
-    answers=_NODE_TYPE,
-    summary="Show a node type: its fields, and what may be expected of it",
-    operation_id="showNodeType",
-)
-async def node_type(name: str, caller: CurrentCaller) -> Response:
-    """By name, in its newest version, or as `name@2`."""
+@router.on("GET", "/node-types/{name}", may="fleet:read", answers=_NODE_TYPE)
+async def show_node_type(name: str, caller: CurrentCaller) -> Response:
+    """Show a node type: its fields, and what may be expected of it.
+
+    By name, in its newest version, or as `name@2`.
+    """
     found = {each.node_type.key: each for each in await caller.services.workers.node_types()}
     newest = {each.node_type.name: each for each in found.values()}
     view = found.get(name) or newest.get(name)
@@ -128,16 +110,12 @@ async def node_type(name: str, caller: CurrentCaller) -> Response:
     return answer(_shown(view))
 
 
-@router.on(
-    "GET",
-    "/concurrency",
-    may="fleet:read",
-    answers=PageOf(ConcurrencyLimit),
-    summary="List the limits of how many nodes run at a time",
-    operation_id="listConcurrencyLimits",
-)
-async def concurrency(caller: CurrentCaller) -> Response:
-    """A tenant other than the operator's sees the limits of queues and node types."""
+@router.on("GET", "/concurrency", may="fleet:read", answers=PageOf(ConcurrencyLimit))
+async def list_concurrency_limits(caller: CurrentCaller) -> Response:
+    """List the limits of how many nodes run at a time.
+
+    A tenant other than the operator's sees the limits of queues and node types.
+    """
     found = await caller.services.concurrency.find()
     if not _is_operator(caller):
         found = [each for each in found if each.name.startswith(_SHARED_LIMITS)]
@@ -148,26 +126,14 @@ class LimitBody(Body):
     limit: int = Field(description="Nodes that run at a time in the whole fleet.", examples=[4], ge=0, le=1_000_000)
 
 
-@router.on(
-    "PUT",
-    "/concurrency/{name}",
-    may="fleet:write",
-    answers=ConcurrencyLimit,
-    summary="Let at most so many nodes of a queue, type, workflow or value of a label run at a time",
-    operation_id="setConcurrencyLimit",
-)
-async def set_limit(name: str, body: LimitBody, caller: CurrentCaller) -> Response:
+@router.on("PUT", "/concurrency/{name}", may="fleet:write", answers=ConcurrencyLimit)
+async def set_concurrency_limit(name: str, body: LimitBody, caller: CurrentCaller) -> Response:
+    """Let at most so many nodes of a queue, type, workflow or value of a label run at a time."""
     return answer(await caller.services.concurrency.set(name, body.limit, actor=caller.actor))
 
 
-@router.on(
-    "DELETE",
-    "/concurrency/{name}",
-    may="fleet:write",
-    answers={"type": "object"},
-    summary="Lift a limit",
-    operation_id="removeConcurrencyLimit",
-)
-async def remove_limit(name: str, caller: CurrentCaller) -> Response:
+@router.on("DELETE", "/concurrency/{name}", may="fleet:write", answers={"type": "object"})
+async def remove_concurrency_limit(name: str, caller: CurrentCaller) -> Response:
+    """Lift a limit."""
     await caller.services.concurrency.remove(name, actor=caller.actor)
     return answer({})

@@ -1,4 +1,4 @@
-"""`/livez` and `/readyz`: whether the process lives, and whether it can take requests, both without a key; `/metrics`.
+"""`/livez` and `/readyz`: whether the process lives, and whether it can take requests; what errors mean; `/metrics`.
 
 What is read of the store is kept for a moment, so that many questions cost no more than one.
 """
@@ -6,13 +6,15 @@ What is read of the store is kept for a moment, so that many questions cost no m
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from tidemill.api.auth import Router
-from tidemill.api.problems import problem_answer
+from tidemill.api.problems import ERRORS, problem_answer
 from tidemill.api.protection import LoadGuard
 from tidemill.api.schemas import answer
 from tidemill.engine.engine import Engine
@@ -31,9 +33,17 @@ DURABILITY_CHECKS = frozenset(
     }
 )
 """Findings of a store about what survives a crash or a power cut."""
+ERRORS_PAGE = Path(__file__).parents[4] / "docs/reference/errors.md"
+PACKED_ERRORS = Path(__file__).parents[1] / "errors.md"
+"""Where a released package has the page."""
 KNOWN_SECONDS = 60.0
 READY_SECONDS = 10.0
 _OK = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
+_MEANING = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("code", "means", "do")},
+    "required": ["code", "means", "do"],
+}
 _READY = {
     "type": "object",
     "properties": {
@@ -91,7 +101,7 @@ async def readyz(request: Request) -> Response:
     state = request.app.state
     if state.closing.is_set():
         problem = Problem(code="closing", message="the server is shutting down", hint="ask another one")
-        return problem_answer([problem], status=503)
+        return problem_answer(request, [problem], status=503)
     guard: LoadGuard = state.load_guard
     async with asyncio.timeout(READY_SECONDS):
         await guard.backlog()
@@ -99,16 +109,26 @@ async def readyz(request: Request) -> Response:
     return answer({"status": "ok", **known})
 
 
-@metrics_router.on(
-    "GET",
-    "/metrics",
-    may="metrics:read",
-    answers=None,
-    media_type="text/plain",
-    summary="Counters, histograms and gauges, as Prometheus reads them",
-    operation_id="metrics",
+@router.get(
+    f"{ERRORS}/{{code}}",
+    summary="What an error means: where `type` of a problem points",
+    operation_id="explainError",
+    responses={200: {"content": {"application/json": {"schema": _MEANING}}}},
 )
+async def explain_error(code: str) -> Response:
+    page = PACKED_ERRORS if PACKED_ERRORS.is_file() else ERRORS_PAGE
+    text = await asyncio.to_thread(page.read_text)
+    found = re.search(rf"^\| `{re.escape(code)}` \| (.*?) \|(?: (.*?))? \|$", text, re.MULTILINE)
+    if found is None:
+        raise rejected(
+            "path_unknown", f"there is no error {code[:80]!r}", hint="codes are lower case, as `run_unknown`"
+        )
+    return answer({"code": code, "means": found[1], "do": found[2] or ""})
+
+
+@metrics_router.on("GET", "/metrics", may="metrics:read", answers=None, media_type="text/plain")
 async def metrics(request: Request) -> Response:
+    """Counters, histograms and gauges, as Prometheus reads them."""
     engine: Engine = request.app.state.engine
     if engine.metrics is None:
         hint = "`tidemill serve` does; for a mounted engine, say `engine_at(url, metrics=True)`"

@@ -47,10 +47,9 @@ async def _shown(caller: Caller, run_id: str) -> Response:
     return answer(await caller.services.inspection.show(run_id))
 
 
-def _act(action: str, summary: str, operation_id: str, **options: Any) -> Callable[[EndpointT], EndpointT]:
+def _act(action: str) -> Callable[[EndpointT], EndpointT]:
     """A route that acts on a run, and shows it then."""
-    path, options = f"/runs/{{run_id}}/{action}", {"summary": summary, "operation_id": operation_id, **options}
-    return router.on("POST", path, may="runs:act", answers=RunView, **options)
+    return router.on("POST", f"/runs/{{run_id}}/{action}", may="runs:act", answers=RunView)
 
 
 class CancelRun(Act):
@@ -58,28 +57,31 @@ class CancelRun(Act):
     force: bool = Field(default=False, description="Also stop a rollback that is under way.")
 
 
-@_act("cancel", "End a run", "cancelRun")
+@_act("cancel")
 async def cancel_run(
     caller: CurrentCaller, run_id: str, body: CancelRun | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    """End a run."""
     act = body or CancelRun()
     who = act.who(caller, idempotency_key)
     await caller.services.runs.cancel(run_id, compensate=act.compensate, force=act.force, **who)
     return await _shown(caller, run_id)
 
 
-@_act("pause", "Begin nothing more in a run", "pauseRun")
+@_act("pause")
 async def pause_run(
     caller: CurrentCaller, run_id: str, body: Act | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    """Begin nothing more in a run."""
     await caller.services.runs.pause(run_id, **(body or Act()).who(caller, idempotency_key))
     return await _shown(caller, run_id)
 
 
-@_act("resume", "Let a paused run go on", "resumeRun")
+@_act("resume")
 async def resume_run(
     caller: CurrentCaller, run_id: str, body: Act | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    """Let a paused run go on."""
     await caller.services.runs.resume(run_id, **(body or Act()).who(caller, idempotency_key))
     return await _shown(caller, run_id)
 
@@ -88,10 +90,11 @@ class RetryRun(Act):
     did_not_happen: list[str] = Field(default=[], description="Nodes with an unknown outcome that did not happen.")
 
 
-@_act("retry", "Let a failed or cancelled run go on where it stopped", "retryRun")
+@_act("retry")
 async def retry_run(
     caller: CurrentCaller, run_id: str, body: RetryRun | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    """Let a failed or cancelled run go on where it stopped."""
     act = body or RetryRun()
     who = act.who(caller, idempotency_key)
     await caller.services.runs.retry(run_id, did_not_happen=act.did_not_happen, **who)
@@ -103,10 +106,11 @@ class RewindRun(RetryRun):
     node: str = Field(description="The node to run again, with everything behind it.")
 
 
-@_act("rewind", "Run a node and everything behind it again", "rewindRun")
+@_act("rewind")
 async def rewind_run(
     caller: CurrentCaller, run_id: str, body: RewindRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    """Run a node and everything behind it again."""
     who = body.who(caller, idempotency_key)
     await caller.services.runs.rewind(run_id, body.node, did_not_happen=body.did_not_happen, **who)
     return await _shown(caller, run_id)
@@ -122,15 +126,14 @@ class OverrideNode(Act):
     next_nodes: list[str] | None = Field(default=None, description="Where a branch leads, else it decides.")
 
 
-@_act(
-    "override",
-    "Settle a node by hand",
-    "overrideNode",
-    description="In the place of people who were asked for a decision, only with `approvals:decide`.",
-)
+@_act("override")
 async def override_node(
     caller: CurrentCaller, run_id: str, body: OverrideNode, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    """Settle a node by hand.
+
+    In the place of people who were asked for a decision, only with `approvals:decide`.
+    """
     if await caller.services.approvals.asks(run_id, body.node, body.index):
         need(caller, "approvals:decide", "a decision in the place of others")
     await caller.services.runs.override(
@@ -146,10 +149,11 @@ async def override_node(
     return await _shown(caller, run_id)
 
 
-@_act("rollback", "Undo what a run did, backwards", "rollBackRun")
-async def rollback_run(
+@_act("rollback")
+async def roll_back_run(
     caller: CurrentCaller, run_id: str, body: Act | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    """Undo what a run did, backwards."""
     await caller.services.runs.rollback(run_id, **(body or Act()).who(caller, idempotency_key))
     return await _shown(caller, run_id)
 
@@ -167,16 +171,12 @@ class Rehearse(Body):
     did_not_happen: list[str] = Field(default=[], description="Nodes with an unknown outcome that did not happen.")
 
 
-@router.on(
-    "POST",
-    "/runs/{run_id}/rehearse",
-    may="runs:act",
-    answers=Rehearsal,
-    summary="What an action would do to a run now; nothing changes",
-    operation_id="rehearseAction",
-    description="Refused as the action would be, except for unknown outcomes, which it names.",
-)
-async def rehearse(caller: CurrentCaller, run_id: str, body: Rehearse) -> Response:
+@router.on("POST", "/runs/{run_id}/rehearse", may="runs:act", answers=Rehearsal)
+async def rehearse_action(caller: CurrentCaller, run_id: str, body: Rehearse) -> Response:
+    """What an action would do to a run now; nothing changes.
+
+    Refused as the action would be, except for unknown outcomes, which it names.
+    """
     return answer(await caller.services.runs.rehearse(run_id, **body.model_dump()))
 
 
@@ -192,17 +192,11 @@ class SentSignal(msgspec.Struct, frozen=True, kw_only=True):
     signal_id: str
 
 
-@router.on(
-    "POST",
-    "/runs/{run_id}/signal",
-    may="runs:act",
-    answers=SentSignal,
-    summary="Tell a run something that it waits for, or will",
-    operation_id="signalRun",
-)
+@router.on("POST", "/runs/{run_id}/signal", may="runs:act", answers=SentSignal)
 async def signal_run(
     caller: CurrentCaller, run_id: str, body: SendSignal, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    """Tell a run something that it waits for, or will."""
     signal_id = idempotency_key if body.signal_id is None else body.signal_id
     sent = await caller.services.runs.signal(run_id, body.name, body.payload, signal_id=signal_id, actor=caller.actor)
     return answer(SentSignal(run_id=run_id, signal_id=sent))
@@ -215,13 +209,22 @@ class RelabelRun(Body):
     command_id: str | None = None
 
 
-@_act("relabel", "Change what a run can be found by", "relabelRun")
+@_act("relabel")
 async def relabel_run(
     caller: CurrentCaller, run_id: str, body: RelabelRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    """Change what a run can be found by."""
     command_id = idempotency_key if body.command_id is None else body.command_id
     await caller.services.runs.relabel(run_id, body.set, body.remove, actor=caller.actor, command_id=command_id)
     return await _shown(caller, run_id)
+
+
+async def check_decisions(caller: Caller, run_id: str, until: int | None = None) -> None:
+    """Refuse other inputs or another graph after a decision, unless the caller may decide: people have seen these."""
+    if not caller.principal.may("approvals:decide"):
+        log = await caller.services.context.log(run_id)
+        if any(isinstance(event, ApprovalDecided) for event in log[:until]):
+            need(caller, "approvals:decide", "a change of graph or inputs behind a decision")
 
 
 class ForkRun(Body):
@@ -242,28 +245,21 @@ class ForkRun(Body):
     reason: str = ""
 
 
-@router.on(
-    "POST",
-    "/runs/{run_id}/fork",
-    may="runs:start",
-    answers=StartedRun,
-    status=201,
-    summary="Start a run that shares what this one has done",
-    operation_id="forkRun",
-    description="With an `Idempotency-Key`, a repetition answers the same fork with 200.",
-)
+@router.on("POST", "/runs/{run_id}/fork", may="runs:start", answers=StartedRun, status=201)
 async def fork_run(
     request: Request, caller: CurrentCaller, run_id: str, body: ForkRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    """Start a run that shares what this one has done.
+
+    With an `Idempotency-Key`, a repetition answers the same fork with 200. Other inputs or another graph behind a
+    decision of people, only with `approvals:decide`.
+    """
     patches = body.patch is not None or body.document is not None
     if patches:
         need(caller, "runs:patch", "a patch")
     services = caller.services
     if patches or body.inputs is not None:
-        log = await services.context.log(run_id)
-        if any(isinstance(event, ApprovalDecided) for event in log[: body.at]):
-            # The people who decided have seen other inputs and another graph.
-            need(caller, "approvals:decide", "a fork that keeps a decision for other inputs or another graph")
+        await check_decisions(caller, run_id, body.at)
     new_id = services.context.ambient.new_id
     fork_id = new_id() if idempotency_key is None else id_of_key(idempotency_key, f"fork {run_id}")
     created = await services.patches.fork_as(
@@ -308,22 +304,21 @@ class PatchRun(Body):
     command_id: str | None = None
 
 
-@router.on(
-    "POST",
-    "/runs/{run_id}/patch",
-    may="runs:patch",
-    answers=PatchOutcome,
-    summary="Change the graph or the configuration of a run",
-    operation_id="patchRun",
-    description="409 with `moved` if the run has moved on since `base_digest` or `expected_seq`.",
-)
+@router.on("POST", "/runs/{run_id}/patch", may="runs:patch", answers=PatchOutcome)
 async def patch_run(
-    caller: CurrentCaller, run_id: str, body: PatchRun, idempotency_key: IdempotencyKey = None
+    request: Request, caller: CurrentCaller, run_id: str, body: PatchRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
+    """Change the graph or the configuration of a run.
+
+    409 with `moved` if the run has moved on since `base_digest` or `expected_seq`. Of a run in which people have
+    decided, only with `approvals:decide`.
+    """
     asked = body.model_dump(exclude={"operations", "command_id"})
     command_id = idempotency_key if body.command_id is None else body.command_id
     if body.publish:
         need(caller, "workflows:write", "to publish")
+    if not body.dry_run:
+        await check_decisions(caller, run_id)
     try:
         outcome = await caller.services.patches.patch(
             run_id, body.operations, actor=caller.actor, command_id=command_id, **asked
@@ -332,7 +327,7 @@ async def patch_run(
         if refusal.code != "patch_stale":
             raise
         moved = await _moved(caller, run_id, body.expected_seq)
-        return problem_answer(refusal.problems, more={"moved": moved})
+        return problem_answer(request, refusal.problems, more={"moved": moved})
     return answer(outcome)
 
 
@@ -376,15 +371,9 @@ class BulkAnswer(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[BulkRun, ...]
 
 
-@router.on(
-    "POST",
-    "/runs/bulk",
-    may="runs:act",
-    answers=BulkAnswer,
-    summary="One action on all runs that a query finds, or that are named",
-    operation_id="actOnRuns",
-)
+@router.on("POST", "/runs/bulk", may="runs:act", answers=BulkAnswer)
 async def act_on_runs(caller: CurrentCaller, body: BulkRequest) -> Response:
+    """One action on all runs that a query finds, or that are named."""
     outcome = await caller.services.many.bulk(
         body.action,
         body.query,

@@ -81,14 +81,13 @@ def _shown(found: NodeOutput, wanted_range: str) -> Response:
     "/runs/{run_id}/nodes/{node}/output",
     may="runs:read",
     answers=ShownOutput,
-    summary="The output of a node",
-    operation_id="getNodeOutput",
     description=IN_PARTS,
     responses=PARTS,
 )
-async def get_output(
+async def get_node_output(
     caller: CurrentCaller, run_id: str, node: str, index: Index = None, at: At = None, range_: Range = ""
 ) -> Response:
+    """The output of a node."""
     return _shown(await caller.services.inspection.output(run_id, node, index=index, at=at), range_)
 
 
@@ -97,12 +96,10 @@ async def get_output(
     "/runs/{run_id}/nodes/{node}/input",
     may="runs:read",
     answers=ShownOutput,
-    summary="What a node was given: its config with the values in it, without secrets; of a map, its list",
-    operation_id="getNodeInput",
     description=f"No value if no attempt has begun. {IN_PARTS}",
     responses=PARTS,
 )
-async def get_input(
+async def get_node_input(
     caller: CurrentCaller,
     run_id: str,
     node: str,
@@ -111,18 +108,12 @@ async def get_input(
     at: At = None,
     range_: Range = "",
 ) -> Response:
+    """What a node was given: its config with the values in it, without secrets; of a map, its list."""
     return _shown(await caller.services.inspection.input(run_id, node, visit=visit, index=index, at=at), range_)
 
 
-@router.on(
-    "GET",
-    "/runs/{run_id}/nodes/{node}/items",
-    may="runs:read",
-    answers=PageOf(ITEM),
-    summary="The items of the latest visit of a map, with their statuses",
-    operation_id="getNodeItems",
-)
-async def get_items(
+@router.on("GET", "/runs/{run_id}/nodes/{node}/items", may="runs:read", answers=PageOf(ITEM))
+async def get_node_items(
     caller: CurrentCaller,
     run_id: str,
     node: str,
@@ -131,6 +122,7 @@ async def get_items(
     limit: Limit = 100,
     at: At = None,
 ) -> Response:
+    """The items of the latest visit of a map, with their statuses."""
     if after and not (after.isascii() and after.isdecimal()):
         raise rejected("bad_cursor", "items are counted from 0", path="/after", hint="pass `next` of the page before")
     found, last = await caller.services.inspection.items(

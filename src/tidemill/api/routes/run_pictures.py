@@ -43,11 +43,9 @@ TIMELINE: dict[str, Any] = {
     "/runs/{run_id}/graph",
     may="runs:read",
     answers=GRAPH,
-    summary="The graph of a run with statuses and taken edges, as JSON or as a drawing",
-    operation_id="getRunGraph",
     responses={200: {"content": {SVG: {"schema": {"type": "string"}}}}},
 )
-async def get_graph(
+async def get_run_graph(
     caller: CurrentCaller,
     run_id: str,
     at: At = None,
@@ -55,6 +53,7 @@ async def get_graph(
     loop: Annotated[str | None, Query(description="A looping node: the graph as it was when a pass ended.")] = None,
     number: Annotated[int, Query(alias="pass", ge=1, le=NUMBER_MAX, description="Which pass of `loop`.")] = 1,
 ) -> Response:
+    """The graph of a run with statuses and taken edges, as JSON or as a drawing."""
     inspection = caller.services.inspection
     if loop is not None:
         at = await _end_of_pass(caller, run_id, loop, number)
@@ -89,16 +88,12 @@ async def _end_of_pass(caller: Caller, run_id: str, loop: str, number: int) -> i
     return found
 
 
-@router.on(
-    "GET",
-    "/runs/{run_id}/timeline",
-    may="runs:read",
-    answers=TIMELINE,
-    summary="When the nodes of a run were queued, at work, waiting and backing off",
-    operation_id="getRunTimeline",
-    description="`after` is what made a track ready, `last` what led to the end: node, visit and item.",
-)
-async def get_timeline(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
+@router.on("GET", "/runs/{run_id}/timeline", may="runs:read", answers=TIMELINE)
+async def get_run_timeline(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
+    """When the nodes of a run were queued, at work, waiting and backing off.
+
+    `after` is what made a track ready, `last` what led to the end: node, visit and item.
+    """
     from tidemill.pictures.data import run_timeline
 
     context = caller.services.context

@@ -24,7 +24,7 @@ from tidemill.engine.run_query import read_query
 from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import RunDocument
 from tidemill.engine.views import RunView, plain
-from tidemill.errors import rejected
+from tidemill.errors import Problem, Rejected, rejected
 from tidemill.kernel.document.text import as_yaml
 from tidemill.kernel.explain.ended import NodeHistory
 from tidemill.kernel.explain.explain import Explanation
@@ -102,6 +102,7 @@ class StartBatch(RunOptions):
     )
     workflow: str = Field(description="`name` (the newest version), `name@3` or `name:tag`.")
     runs: list[BatchItem] = Field(min_length=1, max_length=BATCH_MAX)
+    dry_run: bool = Field(default=False, description="Only check the inputs; nothing starts, and `runs` is empty.")
 
 
 class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,11 +115,11 @@ class StartedBatch(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[StartedRun, ...]
 
 
-def id_of_key(key: str, kind: str = "start") -> str:
+def id_of_key(key: str, kind: str = "start", path: str = "/Idempotency-Key") -> str:
     """The id of the run that belongs to a key. No other run has it: ids are UUIDs, or names that contain a dot."""
     if not key.isprintable() or not 0 < len(key) <= KEY_LENGTH_MAX:
         message = f"a key is 1 to {KEY_LENGTH_MAX} printable characters"
-        raise rejected("run_key_invalid", message, path="/Idempotency-Key", hint="use an id of your own request")
+        raise rejected("run_key_invalid", message, path=path, hint="use an id of your own request")
     return "key-" + hashlib.sha256(f"{kind}\0{key}".encode()).hexdigest()[:40]
 
 
@@ -143,16 +144,7 @@ def need(caller: Caller, permission: str, what: str) -> None:
         raise rejected("not_allowed", message, hint="an administrator can create a key with a role that has it")
 
 
-@router.on(
-    "POST",
-    "/runs",
-    may="runs:start",
-    answers=StartedRun,
-    status=201,
-    summary="Start a run",
-    operation_id="startRun",
-    description="With an `Idempotency-Key`, the same request answers the same run with 200, another one is refused.",
-)
+@router.on("POST", "/runs", may="runs:start", answers=StartedRun, status=201)
 async def start_run(
     request: Request,
     caller: CurrentCaller,
@@ -160,19 +152,17 @@ async def start_run(
     idempotency_key: IdempotencyKey = None,
     traceparent: Traceparent = None,
 ) -> Response:
+    """Start a run.
+
+    With an `Idempotency-Key`, the same request answers the same run with 200, another one is refused.
+    """
     runs, asked = caller.services.runs, body.model_dump()
     if (body.workflow is None) is (body.document is None):
         message = "name a workflow or give a document, one of the two"
         raise rejected("request_invalid", message, path="/workflow", hint='write {"workflow": "billing"}')
     if body.document is not None:
         need(caller, "runs:patch", "a document")
-    options: dict[str, Any] = {
-        "labels": body.labels,
-        "correlation_id": body.correlation_id,
-        "deadline_seconds": body.deadline_seconds,
-        "submitted_by": caller.actor,
-        "traceparent": traceparent or "",
-    }
+    options = _options(caller, body, traceparent)
     if idempotency_key is None:
         run_id = await runs.start(await _workflow(caller, body), body.inputs, **options)
         return answer(StartedRun(run_id=run_id, created=True), 201, location(request, run_id))
@@ -185,6 +175,17 @@ async def start_run(
     return answer(StartedRun(run_id=run_id, created=created), 201 if created else 200, location(request, run_id))
 
 
+def _options(caller: Caller, body: RunOptions, traceparent: str | None) -> dict[str, Any]:
+    """The arguments that all starts take."""
+    return {
+        "labels": body.labels,
+        "correlation_id": body.correlation_id,
+        "deadline_seconds": body.deadline_seconds,
+        "submitted_by": caller.actor,
+        "traceparent": traceparent or "",
+    }
+
+
 async def _workflow(caller: Caller, body: StartRun) -> str:
     """The workflow to start; a document becomes a version."""
     if body.document is None:
@@ -194,52 +195,58 @@ async def _workflow(caller: Caller, body: StartRun) -> str:
     return f"{published.name}@{published.version}"
 
 
-@router.on(
-    "POST",
-    "/runs/batch",
-    may="runs:start",
-    answers=StartedBatch,
-    status=201,
-    summary="Start up to 1,000 runs of a workflow",
-    operation_id="startRuns",
-    description="All inputs are checked first; if one is refused, no run is started.",
-)
+@router.on("POST", "/runs/batch", may="runs:start", answers=StartedBatch, status=201)
 async def start_runs(caller: CurrentCaller, body: StartBatch, traceparent: Traceparent = None) -> Response:
+    """Start up to 1,000 runs of a workflow.
+
+    All inputs are checked first; if one is refused, no run is started.
+    """
     services, given = caller.services, [item.inputs for item in body.runs]
-    shared = body.model_dump(exclude={"runs"})
-    options: dict[str, Any] = {
-        "labels": body.labels,
-        "correlation_id": body.correlation_id,
-        "deadline_seconds": body.deadline_seconds,
-        "submitted_by": caller.actor,
-        "traceparent": traceparent or "",
-    }
-    if all(item.key is None for item in body.runs):
-        run_ids = await services.runs.start_many(body.workflow, given, **options)
-        return answer(StartedBatch(runs=tuple(StartedRun(run_id=each, created=True) for each in run_ids)), 201)
-    ids = [services.context.ambient.new_id() if item.key is None else id_of_key(item.key) for item in body.runs]
+    keys = [item.key for item in body.runs]
+    ids = [
+        services.context.ambient.new_id() if key is None else id_of_key(key, path=f"/runs/{number}/key")
+        for number, key in enumerate(keys)
+    ]
     if len(set(ids)) < len(ids):
         raise rejected(
             "keys_mismatch", "two runs have the same key", path="/runs", hint="give each run a key of its own"
         )
-    requests = [_digest({**shared, "inputs": item.inputs}) for item in body.runs]
-    created = await services.runs.start_requests(body.workflow, given, run_ids=ids, requests=requests, **options)
-    started = zip(ids, created, strict=True)
-    return answer(StartedBatch(runs=tuple(StartedRun(run_id=each, created=new) for each, new in started)), 201)
+    options = _options(caller, body, traceparent)
+    try:
+        if not any(keys) and not body.dry_run:
+            ids, created = await services.runs.start_many(body.workflow, given, **options), [True] * len(given)
+        else:
+            shared = body.model_dump(exclude={"runs", "dry_run"})
+            requests = [_digest({**shared, "inputs": item.inputs}) for item in body.runs]
+            created = await services.runs.start_requests(
+                body.workflow, given, run_ids=ids, requests=requests, dry_run=body.dry_run, **options
+            )
+    except Rejected as refusal:
+        raise Rejected([_in_batch(each) for each in refusal.problems]) from None
+    started = () if body.dry_run else zip(ids, created, strict=True)
+    runs = tuple(StartedRun(run_id=each, created=new) for each, new in started)
+    return answer(StartedBatch(runs=runs), 201)
+
+
+def _in_batch(problem: Problem) -> Problem:
+    """A problem of the inputs or the key of one run, with its path in the body."""
+    path = re.sub(r"^/(inputs|key)s?/([0-9]+)", r"/runs/\2/\1", problem.path)
+    return msgspec.structs.replace(problem, path=path)
 
 
 # Looking
 
 
-@router.on("GET", "/runs", may="runs:read", answers=PageOf(RunRow), summary="Find runs", operation_id="findRuns")
+@router.on("GET", "/runs", may="runs:read", answers=PageOf(RunRow))
 async def find_runs(
     caller: CurrentCaller, query: RunQueryText = "", after: After = None, limit: Limit = 50
 ) -> Response:
+    """Find runs."""
     page = await caller.services.runs.find(query, after=after, limit=limit)
     return page_answer(page.rows, page.after)
 
 
-@router.on("GET", "/runs/{run_id}", may="runs:read", answers=RunView, summary="Show a run", operation_id="getRun")
+@router.on("GET", "/runs/{run_id}", may="runs:read", answers=RunView)
 async def get_run(
     caller: CurrentCaller,
     run_id: str,
@@ -249,6 +256,7 @@ async def get_run(
     ] = False,
     values: Annotated[bool, Query(description="With outputs, however large; without, they are null.")] = True,
 ) -> Response:
+    """Show a run."""
     view = await caller.services.inspection.show(run_id, at=at, values=values)
     if not graph or view.graph is None:
         return answer(view)
@@ -262,17 +270,18 @@ async def get_run(
     "/runs/{run_id}/result",
     may="runs:read",
     answers=RunView,
-    summary="Wait for the end of a run",
-    operation_id="getRunResult",
-    description="200 with the run once it has ended; 202 with the run as it is when the time is up.",
     responses={202: {"description": "The run has not ended yet"}},
 )
-async def get_result(
+async def get_run_result(
     request: Request,
     caller: CurrentCaller,
     run_id: str,
     timeout: Annotated[float, Query(ge=0, le=WAIT_S_MAX, description="Seconds to wait.")] = 30.0,  # noqa: ASYNC109
 ) -> Response:
+    """Wait for the end of a run.
+
+    200 with the run once it has ended; 202 with the run as it is when the time is up.
+    """
     services = caller.services
     waiting = asyncio.create_task(services.runs.result(run_id))
     closing = asyncio.create_task(request.app.state.closing.wait())
@@ -288,15 +297,8 @@ async def get_result(
     return answer(view, 200 if view.ended_ms is not None and view.rollback["status"] != "running" else 202)
 
 
-@router.on(
-    "GET",
-    "/runs/{run_id}/events",
-    may="runs:read",
-    answers=PageOf(EVENT),
-    summary="List the events of a run, all or those that meet conditions",
-    operation_id="getRunEvents",
-)
-async def get_events(
+@router.on("GET", "/runs/{run_id}/events", may="runs:read", answers=PageOf(EVENT))
+async def get_run_events(
     caller: CurrentCaller,
     run_id: str,
     after: Annotated[str, Query(description="The seq of the last event you have.")] = "0",
@@ -310,6 +312,7 @@ async def get_events(
     contains: Annotated[str, Query(description="Whose record contains this text.", max_length=200)] = "",
     brief: Annotated[bool, Query(description="Of values longer than 200 bytes only the beginning.")] = False,
 ) -> Response:
+    """List the events of a run, all or those that meet conditions."""
     wanted = EventFilter(node=node, visit=visit, index=index, types=tuple(type), contains=contains)
     found, last = await caller.services.inspection.find_events(
         run_id, wanted, after=_seq(after), limit=limit, brief=brief
@@ -324,64 +327,32 @@ def _seq(text: str) -> int:
     return int(text)
 
 
-@router.on(
-    "GET",
-    "/runs/{run_id}/path",
-    may="runs:read",
-    answers=PageOf(STEP),
-    summary="The way a run went",
-    operation_id="getRunPath",
-)
-async def get_path(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
+@router.on("GET", "/runs/{run_id}/path", may="runs:read", answers=PageOf(STEP))
+async def get_run_path(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
+    """The way a run went."""
     return page_answer(await caller.services.inspection.path(run_id, at=at), None)
 
 
-@router.on(
-    "GET",
-    "/runs/{run_id}/tokens",
-    may="runs:read",
-    answers=PageOf(TOKEN),
-    summary="What is in flight in a run",
-    operation_id="getRunTokens",
-)
-async def get_tokens(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
+@router.on("GET", "/runs/{run_id}/tokens", may="runs:read", answers=PageOf(TOKEN))
+async def get_run_tokens(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
+    """What is in flight in a run."""
     return page_answer(await caller.services.inspection.tokens(run_id, at=at), None)
 
 
-@router.on(
-    "GET",
-    "/runs/{run_id}/why",
-    may="runs:read",
-    answers=Explanation,
-    summary="What a run waits for, or why it failed",
-    operation_id="explainRun",
-)
-async def get_why(caller: CurrentCaller, run_id: str) -> Response:
+@router.on("GET", "/runs/{run_id}/why", may="runs:read", answers=Explanation)
+async def explain_run(caller: CurrentCaller, run_id: str) -> Response:
+    """What a run waits for, or why it failed."""
     return answer(await caller.services.inspection.why(run_id))
 
 
-@router.on(
-    "GET",
-    "/runs/{run_id}/why/{node}",
-    may="runs:read",
-    answers=NodeHistory,
-    summary="How the visits of a node ended, or what it waits for",
-    operation_id="explainNode",
-)
-async def get_why_node(caller: CurrentCaller, run_id: str, node: str) -> Response:
+@router.on("GET", "/runs/{run_id}/why/{node}", may="runs:read", answers=NodeHistory)
+async def explain_node(caller: CurrentCaller, run_id: str, node: str) -> Response:
+    """How the visits of a node ended, or what it waits for."""
     return answer(await caller.services.inspection.why_node(run_id, node))
 
 
-@router.on(
-    "GET",
-    "/runs/{run_id}/logs",
-    may="runs:read",
-    answers=PageOf(LogLine),
-    summary="What handlers printed and logged",
-    operation_id="getRunLogs",
-    description="The latest lines in order of time: of the run, of a node, or of one visit, item or attempt of it.",
-)
-async def get_logs(
+@router.on("GET", "/runs/{run_id}/logs", may="runs:read", answers=PageOf(LogLine))
+async def get_run_logs(
     caller: CurrentCaller,
     run_id: str,
     node: str | None = None,
@@ -390,35 +361,26 @@ async def get_logs(
     attempt: Annotated[int | None, Query(ge=1, le=NUMBER_MAX)] = None,
     limit: Annotated[int, Query(ge=1, le=LOG_LINES_MAX)] = 1_000,
 ) -> Response:
+    """What handlers printed and logged.
+
+    The latest lines in order of time: of the run, of a node, or of one visit, item or attempt of it.
+    """
     lines = await caller.services.inspection.logs(run_id, node, visit=visit, index=index, attempt=attempt)
     return page_answer(lines[-limit:], None)
 
 
-@router.on(
-    "GET",
-    "/runs/{run_id}/document",
-    may="runs:read",
-    answers=Extended(RunDocument, text=str),
-    summary="The document that a run follows, with its patches",
-    operation_id="getRunDocument",
-)
-async def get_document(
+@router.on("GET", "/runs/{run_id}/document", may="runs:read", answers=Extended(RunDocument, text=str))
+async def get_run_document(
     caller: CurrentCaller,
     run_id: str,
     text: Annotated[bool, Query(description="Also as YAML, in `text`, as people write it.")] = False,
 ) -> Response:
+    """The document that a run follows, with its patches."""
     shown = await caller.services.patches.document(run_id)
     return answer({**plain(shown), "text": await off_loop(shown.document, as_yaml, shown.document) if text else ""})
 
 
-@router.on(
-    "GET",
-    "/runs/{run_id}/nodes/{node}/transcript",
-    may="runs:read",
-    answers=Transcript,
-    summary="What an agent said and did: turns, calls of tools, tokens and cost",
-    operation_id="getTranscript",
-)
+@router.on("GET", "/runs/{run_id}/nodes/{node}/transcript", may="runs:read", answers=Transcript)
 async def get_transcript(
     caller: CurrentCaller,
     run_id: str,
@@ -426,6 +388,7 @@ async def get_transcript(
     visit: Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="By default the latest.")] = None,
     index: Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="An item of a map.")] = None,
 ) -> Response:
+    """What an agent said and did: turns, calls of tools, tokens and cost."""
     return answer(await caller.services.inspection.transcript(run_id, node, visit=visit, index=index))
 
 
@@ -444,15 +407,9 @@ def edges(workflow: Workflow, taken: dict[str, tuple[str, ...] | None]) -> list[
     return found
 
 
-@router.on(
-    "GET",
-    "/runs/{run_id}/compare/{other_id}",
-    may="runs:read",
-    answers=Comparison,
-    summary="Two runs side by side",
-    operation_id="compareRuns",
-)
+@router.on("GET", "/runs/{run_id}/compare/{other_id}", may="runs:read", answers=Comparison)
 async def compare_runs(caller: CurrentCaller, run_id: str, other_id: str) -> Response:
+    """Two runs side by side."""
     return answer(await caller.services.inspection.compare(run_id, other_id))
 
 
@@ -466,12 +423,6 @@ async def compare_runs(caller: CurrentCaller, run_id: str, other_id: str) -> Res
     answers=None,
     media_type="text/event-stream",
     response_class=EventStream,
-    summary="Follow a run (Server-Sent Events)",
-    operation_id="streamRun",
-    description=(
-        "Every event of the run, with its seq as `id`; `Last-Event-ID` or `after` resumes behind it. Without an id:"
-        " `live` (parts, progress) and `log`. The last frame is `end`, or `resume` with the id to go on from."
-    ),
 )
 async def stream_run(
     request: Request,
@@ -482,6 +433,11 @@ async def stream_run(
     logs: Annotated[bool, Query(description="Also what handlers log from now on.")] = False,
     last_event_id: LastEventId = None,
 ) -> Response:
+    """Follow a run (Server-Sent Events).
+
+    Every event of the run, with its seq as `id`; `Last-Event-ID` or `after` resumes behind it. Without an id:
+    `live` (parts, progress) and `log`. The last frame is `end`, or `resume` with the id to go on from.
+    """
     seen, services = _seq(last_event_id or after), caller.services
     last = (await services.context.entry(run_id)).state.seq
     if seen > last:
@@ -493,20 +449,7 @@ async def stream_run(
     return _event_stream(streams, caller, chunks)
 
 
-@router.on(
-    "GET",
-    "/stream",
-    may="runs:read",
-    answers=None,
-    media_type="text/event-stream",
-    response_class=EventStream,
-    summary="Follow the changes of all runs (Server-Sent Events)",
-    operation_id="streamRuns",
-    description=(
-        "`{change, run}` for each run that has started, changed or ended, within a second or so. `reset` says that"
-        " changes were missed: read the list again."
-    ),
-)
+@router.on("GET", "/stream", may="runs:read", answers=None, media_type="text/event-stream", response_class=EventStream)
 async def stream_runs(
     request: Request,
     caller: CurrentCaller,
@@ -514,6 +457,11 @@ async def stream_runs(
     after: Annotated[str, Query(description="The id of the last frame you have.")] = "",
     last_event_id: LastEventId = None,
 ) -> Response:
+    """Follow the changes of all runs (Server-Sent Events).
+
+    `{change, run}` for each run that has started, changed or ended, within a second or so. `reset` says that
+    changes were missed: read the list again.
+    """
     wanted = read_query(query, now_ms=caller.services.context.store.now_ms())
     streams: LiveStreams = request.app.state.streams
     chunks = streams.tenant(caller.services, last_event_id or after, wanted, recheck=_recheck(request))

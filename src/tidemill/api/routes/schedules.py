@@ -76,127 +76,73 @@ def _of(caller: Caller) -> ScheduleService:
     return ScheduleService(caller.services.context)
 
 
-@router.on(
-    "GET",
-    "/schedules",
-    may=READ,
-    answers=PageOf(Schedule),
-    summary="List schedules, newest first",
-    operation_id="listSchedules",
-)
-async def find(
+@router.on("GET", "/schedules", may=READ, answers=PageOf(Schedule))
+async def list_schedules(
     caller: CurrentCaller,
     term: Annotated[list[str], Query(description="status:active, workflow:NAME or failing")] = [],  # noqa: B006
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 50,
 ) -> Response:
+    """List schedules, newest first."""
     return page_answer(*await _of(caller).find(term, after=after, limit=limit))
 
 
-@router.on(
-    "POST",
-    "/schedules",
-    may=WRITE,
-    answers=Schedule,
-    status=201,
-    summary="Create a schedule",
-    operation_id="createSchedule",
-)
-async def create(caller: CurrentCaller, body: NewSchedule) -> Response:
+@router.on("POST", "/schedules", may=WRITE, answers=Schedule, status=201)
+async def create_schedule(caller: CurrentCaller, body: NewSchedule) -> Response:
+    """Create a schedule."""
     return answer(await _of(caller).create(**body.model_dump(), actor=caller.actor), 201)
 
 
-@router.on(
-    "GET",
-    "/schedules/{name}",
-    may=READ,
-    answers=Schedule,
-    summary="Show a schedule and its next five times",
-    operation_id="showSchedule",
-)
-async def show(caller: CurrentCaller, name: str) -> Response:
+@router.on("GET", "/schedules/{name}", may=READ, answers=Schedule)
+async def show_schedule(caller: CurrentCaller, name: str) -> Response:
+    """Show a schedule and its next five times."""
     return answer(await _of(caller).show(name))
 
 
-@router.on(
-    "PATCH",
-    "/schedules/{name}",
-    may=WRITE,
-    answers=Schedule,
-    summary="Change a schedule",
-    operation_id="changeSchedule",
-)
-async def update(caller: CurrentCaller, name: str, body: ScheduleChange) -> Response:
+@router.on("PATCH", "/schedules/{name}", may=WRITE, answers=Schedule)
+async def change_schedule(caller: CurrentCaller, name: str, body: ScheduleChange) -> Response:
+    """Change a schedule."""
     changes = body.model_dump(exclude_unset=True)
     return answer(await _of(caller).update(name, **changes, actor=caller.actor))
 
 
-@router.on(
-    "DELETE",
-    "/schedules/{name}",
-    may=WRITE,
-    answers=_one_of("deleted"),
-    summary="Remove a schedule",
-    operation_id="deleteSchedule",
-)
-async def delete(caller: CurrentCaller, name: str, reason: str = "") -> Response:
+@router.on("DELETE", "/schedules/{name}", may=WRITE, answers=_one_of("deleted"))
+async def delete_schedule(caller: CurrentCaller, name: str, reason: str = "") -> Response:
+    """Remove a schedule."""
     await _of(caller).delete(name, reason=reason, actor=caller.actor)
     return answer({"deleted": name})
 
 
-@router.on(
-    "GET",
-    "/schedules/{name}/times",
-    may=READ,
-    answers=TIMES,
-    summary="The next times at which it is due",
-    operation_id="scheduleTimes",
-)
-async def times(
+@router.on("GET", "/schedules/{name}/times", may=READ, answers=TIMES)
+async def schedule_times(
     caller: CurrentCaller, name: str, count: Annotated[int, Query(ge=1, le=TIMES_MAX)] = TIMES_SHOWN
 ) -> Response:
+    """The next times at which it is due."""
     schedules = _of(caller)
     shown = await schedules.show(name)
     return answer({"name": name, "timezone": shown.timezone, "times_ms": await schedules.times(name, count)})
 
 
-@router.on(
-    "POST",
-    "/schedules/{name}/pause",
-    may=WRITE,
-    answers=Schedule,
-    summary="Start nothing until it is resumed",
-    operation_id="pauseSchedule",
-)
-async def pause(caller: CurrentCaller, name: str, body: Why | None = None) -> Response:
+@router.on("POST", "/schedules/{name}/pause", may=WRITE, answers=Schedule)
+async def pause_schedule(caller: CurrentCaller, name: str, body: Why | None = None) -> Response:
+    """Start nothing until it is resumed."""
     return answer(await _of(caller).pause(name, reason=body.reason if body else "", actor=caller.actor))
 
 
-@router.on(
-    "POST",
-    "/schedules/{name}/resume",
-    may=WRITE,
-    answers=Schedule,
-    summary="Go on after a pause",
-    operation_id="resumeSchedule",
-)
-async def resume(caller: CurrentCaller, name: str, body: Why | None = None) -> Response:
+@router.on("POST", "/schedules/{name}/resume", may=WRITE, answers=Schedule)
+async def resume_schedule(caller: CurrentCaller, name: str, body: Why | None = None) -> Response:
+    """Go on after a pause."""
     return answer(await _of(caller).resume(name, reason=body.reason if body else "", actor=caller.actor))
 
 
-@router.on(
-    "POST",
-    "/schedules/{name}/trigger",
-    may=WRITE,
-    answers=_one_of("run_id"),
-    status=201,
-    summary="Start a run",
-    operation_id="triggerSchedule",
-)
-async def trigger(
+@router.on("POST", "/schedules/{name}/trigger", may=WRITE, answers=_one_of("run_id"), status=201)
+async def trigger_schedule(
     caller: CurrentCaller, name: str, idempotency_key: Annotated[str | None, Header(max_length=200)] = None
 ) -> Response:
-    """Start a run of the schedule now. The same `Idempotency-Key` again answers the same run."""
+    """Start a run.
+
+    Start a run of the schedule now. The same `Idempotency-Key` again answers the same run.
+    """
     # Not the key itself: the ids of due times, children and other requests are not the caller's to take.
     key = None if idempotency_key is None else id_of_key(idempotency_key, f"trigger {name}")
     return answer({"run_id": await _of(caller).trigger(name, key=key, actor=caller.actor)}, 201)

@@ -15,32 +15,22 @@ from tidemill.errors import rejected
 router = Router()
 
 
-@router.on(
-    "GET",
-    "/tools",
-    may="workflows:read",
-    answers=PageOf(CompositeTool),
-    summary="List composite tools, the last changed first",
-    operation_id="listTools",
-)
+@router.on("GET", "/tools", may="workflows:read", answers=PageOf(CompositeTool))
 async def list_tools(
     caller: CurrentCaller,
     retired: Annotated[bool, Query(description="Those that were retired, instead of those in use.")] = False,
     limit: Limit = 50,
 ) -> Response:
+    """List composite tools, the last changed first."""
     return page_answer(await caller.services.tools.find(retired=retired, limit=limit), None)
 
 
-@router.on(
-    "GET",
-    "/tools/{name}",
-    may="workflows:read",
-    answers=CompositeTool,
-    summary="Show a composite tool: its parameters and its steps",
-    operation_id="showTool",
-)
+@router.on("GET", "/tools/{name}", may="workflows:read", answers=CompositeTool)
 async def show_tool(name: str, caller: CurrentCaller) -> Response:
-    """By name, in its newest version, or as `name@2`."""
+    """Show a composite tool: its parameters and its steps.
+
+    By name, in its newest version, or as `name@2`.
+    """
     return answer(await caller.services.tools.show(name))
 
 
@@ -51,15 +41,9 @@ class ToolBody(Body):
     retired: bool | None = Field(None, description="Whether agents can no longer find and call it.")
 
 
-@router.on(
-    "PATCH",
-    "/tools/{name}",
-    may="workflows:write",
-    answers=CompositeTool,
-    summary="Rename, pin or retire a composite tool",
-    operation_id="changeTool",
-)
+@router.on("PATCH", "/tools/{name}", may="workflows:write", answers=CompositeTool)
 async def change_tool(name: str, body: ToolBody, caller: CurrentCaller) -> Response:
+    """Rename, pin or retire a composite tool."""
     tools, actor = caller.services.tools, caller.actor
     if body.name is None and body.description is None and body.pinned is None and body.retired is None:
         hint = "give name, description, pinned or retired"

@@ -109,18 +109,12 @@ async def _given(request: Request, message: str) -> _Given:
 Message = Annotated[str, Query(max_length=2_000, description="Why it is published, where the body is YAML.")]
 
 
-@router.on(
-    "POST",
-    "/workflows/validate",
-    may="workflows:read",
-    answers=Validation,
-    consumes=None,
-    summary="Check a document without publishing it",
-    operation_id="validateWorkflow",
-    openapi_extra=_BODY,
-)
-async def validate(request: Request, caller: CurrentCaller) -> Response:
-    """Every problem is reported at once, with line and column. The answer is 200 also for a document with problems."""
+@router.on("POST", "/workflows/validate", may="workflows:read", answers=Validation, consumes=None, openapi_extra=_BODY)
+async def validate_workflow(request: Request, caller: CurrentCaller) -> Response:
+    """Check a document without publishing it.
+
+    Every problem is reported at once, with line and column. The answer is 200 also for a document with problems.
+    """
     given = await _given(request, "")
     found = await caller.services.workflows.validate(given.document)
     return answer(
@@ -131,18 +125,13 @@ async def validate(request: Request, caller: CurrentCaller) -> Response:
 
 
 @router.on(
-    "POST",
-    "/workflows",
-    may="workflows:write",
-    answers=Published,
-    status=201,
-    consumes=None,
-    summary="Publish a document as the newest version of its workflow",
-    operation_id="publishWorkflow",
-    openapi_extra=_BODY,
+    "POST", "/workflows", may="workflows:write", answers=Published, status=201, consumes=None, openapi_extra=_BODY
 )
-async def publish(request: Request, caller: CurrentCaller, message: Message = "") -> Response:
-    """Content that is a version already is not published again: the answer is 201 too, with `created` false."""
+async def publish_workflow(request: Request, caller: CurrentCaller, message: Message = "") -> Response:
+    """Publish a document as the newest version of its workflow.
+
+    Content that is a version already is not published again: the answer is 201 too, with `created` false.
+    """
     given = await _given(request, message)
     try:
         published = await caller.services.workflows.publish(given.document, author=caller.actor, message=given.message)
@@ -151,20 +140,14 @@ async def publish(request: Request, caller: CurrentCaller, message: Message = ""
     return answer(msgspec.structs.replace(published, warnings=await given.placed(published.warnings)), 201)
 
 
-@router.on(
-    "GET",
-    "/workflows",
-    may="workflows:read",
-    answers=PageOf(WorkflowRow),
-    summary="List published workflows, the one that changed last first",
-    operation_id="listWorkflows",
-)
+@router.on("GET", "/workflows", may="workflows:read", answers=PageOf(WorkflowRow))
 async def list_workflows(
     caller: CurrentCaller,
     query: Annotated[str, Query(description="Terms, such as `tag:stable`.", max_length=2_000)] = "",
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
+    """List published workflows, the one that changed last first."""
     return page_answer(*await caller.services.workflows.find(query, after=after, limit=limit))
 
 
@@ -173,10 +156,9 @@ async def list_workflows(
     "/workflows/{reference}",
     may="workflows:read",
     answers=Extended(Version, tags=dict[str, int], weights=dict[str, dict[str, int]]),
-    summary="Show a version, by number or tag, with the tags of its workflow",
-    operation_id="showWorkflow",
 )
-async def show(reference: str, caller: CurrentCaller) -> Response:
+async def show_workflow(reference: str, caller: CurrentCaller) -> Response:
+    """Show a version, by number or tag, with the tags of its workflow."""
     version = await caller.services.workflows.version(reference)
     workflows = caller.services.workflows
     tags, weights = await workflows.tags(version.name), await workflows.weights(version.name)
@@ -188,15 +170,9 @@ def _fields(struct: msgspec.Struct, **further: Any) -> dict[str, Any]:
     return fields | further
 
 
-@router.on(
-    "GET",
-    "/workflows/{reference}/document",
-    may="workflows:read",
-    answers={"type": "object"},
-    summary="The document of a version, in its normal form",
-    operation_id="workflowDocument",
-)
-async def document(reference: str, caller: CurrentCaller) -> Response:
+@router.on("GET", "/workflows/{reference}/document", may="workflows:read", answers={"type": "object"})
+async def workflow_document(reference: str, caller: CurrentCaller) -> Response:
+    """The document of a version, in its normal form."""
     return answer(await caller.services.workflows.document(reference))
 
 
@@ -208,10 +184,9 @@ async def document(reference: str, caller: CurrentCaller) -> Response:
         "type": "object",
         "description": "The compiled workflow: nodes with their edges, conditions and policies.",
     },
-    summary="The graph of a version, as JSON",
-    operation_id="workflowGraph",
 )
-async def graph(reference: str, caller: CurrentCaller) -> Response:
+async def workflow_graph(reference: str, caller: CurrentCaller) -> Response:
+    """The graph of a version, as JSON."""
     workflow = await caller.services.workflows.show(reference)
     return Response(encode_workflow(workflow), media_type="application/json", headers={"ETag": f'"{workflow.digest}"'})
 
@@ -222,10 +197,9 @@ async def graph(reference: str, caller: CurrentCaller) -> Response:
     may="workflows:read",
     answers={"type": "string"},
     media_type="image/svg+xml",
-    summary="The graph of a version, as a picture",
-    operation_id="workflowPicture",
 )
-async def picture(reference: str, caller: CurrentCaller) -> Response:
+async def workflow_picture(reference: str, caller: CurrentCaller) -> Response:
+    """The graph of a version, as a picture."""
     from tidemill.pictures import graph_svg
 
     workflow = await caller.services.workflows.show(reference)
@@ -235,40 +209,29 @@ async def picture(reference: str, caller: CurrentCaller) -> Response:
     return Response(svg, media_type="image/svg+xml", headers=headers)
 
 
-@router.on(
-    "GET",
-    "/workflows/{name}/versions",
-    may="workflows:read",
-    answers=PageOf(Version),
-    summary="The versions of a workflow, oldest first",
-    operation_id="workflowVersions",
-)
-async def versions(name: str, caller: CurrentCaller, after: After = None, limit: Limit = 50) -> Response:
+@router.on("GET", "/workflows/{name}/versions", may="workflows:read", answers=PageOf(Version))
+async def workflow_versions(name: str, caller: CurrentCaller, after: After = None, limit: Limit = 50) -> Response:
+    """The versions of a workflow, oldest first."""
     return _numbered_page(await caller.services.workflows.versions(name), after, limit)
 
 
 def _numbered_page(items: Sequence[Any], after: str | None, limit: int) -> Response:
     """A page of a list that only grows at its end; the cursor is how many came before."""
     if after is not None and not (after.isascii() and after.isdecimal() and len(after) < 10):
-        raise rejected("bad_cursor", "this is not a cursor of an earlier page", hint="start without one")
+        message = "this is not a cursor of an earlier page"
+        raise rejected("bad_cursor", message, path="/after", hint="start without one")
     begin = int(after or 0)
     end = begin + limit
     return page_answer(items[begin:end], str(end) if end < len(items) else None)
 
 
-@router.on(
-    "GET",
-    "/workflows/{reference}/diff",
-    may="workflows:read",
-    answers=_DIFF,
-    summary="What lies between two versions, as a JSON Patch and as a difference of graphs",
-    operation_id="diffWorkflows",
-)
-async def diff(
+@router.on("GET", "/workflows/{reference}/diff", may="workflows:read", answers=_DIFF)
+async def diff_workflows(
     reference: str,
     caller: CurrentCaller,
     to: Annotated[str, Query(description="The other version.", examples=["hello@2"], max_length=300)],
 ) -> Response:
+    """What lies between two versions, as a JSON Patch and as a difference of graphs."""
     return answer(await caller.services.workflows.diff(reference, to))
 
 
@@ -281,49 +244,30 @@ class PatchWorkflowBody(Body):
     message: str = Field("", description="Why it is changed.", max_length=2_000)
 
 
-@router.on(
-    "POST",
-    "/workflows/{reference}/patch",
-    may="workflows:write",
-    answers=Published,
-    status=201,
-    summary="Make a new version with a JSON Patch of another one",
-    operation_id="patchWorkflow",
-)
-async def patch(reference: str, body: PatchWorkflowBody, caller: CurrentCaller) -> Response:
+@router.on("POST", "/workflows/{reference}/patch", may="workflows:write", answers=Published, status=201)
+async def patch_workflow(reference: str, body: PatchWorkflowBody, caller: CurrentCaller) -> Response:
+    """Make a new version with a JSON Patch of another one."""
     published = await caller.services.workflows.patch(
         reference, body.operations, base_digest=body.base_digest, author=caller.actor, message=body.message
     )
     return answer(published, 201)
 
 
-@router.on(
-    "GET",
-    "/workflows/{name}/tags",
-    may="workflows:read",
-    answers=dict[str, int],
-    summary="Where the tags of a workflow point",
-    operation_id="workflowTags",
-)
-async def tags(name: str, caller: CurrentCaller) -> Response:
+@router.on("GET", "/workflows/{name}/tags", may="workflows:read", answers=dict[str, int])
+async def workflow_tags(name: str, caller: CurrentCaller) -> Response:
+    """Where the tags of a workflow point."""
     return answer(await caller.services.workflows.tags(name))
 
 
-@router.on(
-    "GET",
-    "/workflows/{name}/tag-history",
-    may="workflows:read",
-    answers=PageOf(TagMoved),
-    summary="Where the tags of a workflow have pointed, oldest first",
-    operation_id="workflowTagHistory",
-)
-async def tag_history(
+@router.on("GET", "/workflows/{name}/tag-history", may="workflows:read", answers=PageOf(TagMoved))
+async def workflow_tag_history(
     name: str,
     caller: CurrentCaller,
     tag: Annotated[str | None, Query(description="Only the moves of this tag.", max_length=100)] = None,
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
+    """Where the tags of a workflow have pointed, oldest first."""
     return _numbered_page(await caller.services.workflows.tag_history(name, tag), after, limit)
 
 
@@ -352,16 +296,12 @@ class MoveTagBody(Body):
         return {int(number): weight for number, weight in self.weights.items()}
 
 
-@router.on(
-    "PUT",
-    "/workflows/{name}/tags/{tag}",
-    may="workflows:write",
-    answers=Tagged,
-    summary="Make a tag point to a version, or let several versions share it",
-    operation_id="moveTag",
-)
+@router.on("PUT", "/workflows/{name}/tags/{tag}", may="workflows:write", answers=Tagged)
 async def move_tag(name: str, tag: str, body: MoveTagBody, caller: CurrentCaller) -> Response:
-    """With a `weight` the version gets that percentage of the runs that are started by the tag."""
+    """Make a tag point to a version, or let several versions share it.
+
+    With a `weight` the version gets that percentage of the runs that are started by the tag.
+    """
     moved = await caller.services.workflows.tag(
         name, tag, body.target(), weight=body.weight, actor=caller.actor, message=body.message
     )
@@ -372,40 +312,24 @@ class ReasonBody(Body):
     message: str = Field("", description="Why.", examples=["3 fails on empty orders"], max_length=2_000)
 
 
-@router.on(
-    "POST",
-    "/workflows/{name}/tags/{tag}/rollback",
-    may="workflows:write",
-    answers=Tagged,
-    summary="Make a tag point to where it pointed before its last move",
-    operation_id="rollbackTag",
-)
+@router.on("POST", "/workflows/{name}/tags/{tag}/rollback", may="workflows:write", answers=Tagged)
 async def rollback_tag(name: str, tag: str, body: ReasonBody, caller: CurrentCaller) -> Response:
+    """Make a tag point to where it pointed before its last move."""
     moved = await caller.services.workflows.rollback_tag(name, tag, actor=caller.actor, message=body.message)
     return answer(moved)
 
 
-@router.on(
-    "DELETE",
-    "/workflows/{name}/tags/{tag}",
-    may="workflows:write",
-    answers=Tagged,
-    summary="Remove a tag; its history stays",
-    operation_id="removeTag",
-)
+@router.on("DELETE", "/workflows/{name}/tags/{tag}", may="workflows:write", answers=Tagged)
 async def remove_tag(
     name: str, tag: str, caller: CurrentCaller, message: Annotated[str, Query(max_length=2_000)] = ""
 ) -> Response:
+    """Remove a tag; its history stays."""
     return answer(await caller.services.workflows.untag(name, tag, actor=caller.actor, message=message))
 
 
-@router.on(
-    "DELETE",
-    "/workflows/{name}",
-    may="workflows:write",
-    answers=WorkflowDeletion,
-    summary="Take a workflow out of the catalog; refused while runs of it have not ended",
-    operation_id="deleteWorkflow",
-)
-async def delete(name: str, caller: CurrentCaller, message: Annotated[str, Query(max_length=2_000)] = "") -> Response:
+@router.on("DELETE", "/workflows/{name}", may="workflows:write", answers=WorkflowDeletion)
+async def delete_workflow(
+    name: str, caller: CurrentCaller, message: Annotated[str, Query(max_length=2_000)] = ""
+) -> Response:
+    """Take a workflow out of the catalog; refused while runs of it have not ended."""
     return answer(await caller.services.workflows.delete(name, actor=caller.actor, message=message))

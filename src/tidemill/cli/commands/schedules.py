@@ -97,10 +97,6 @@ def update_command(
             for key, value in more.items()
             if value is not None
         }
-        if changes.get("every") is not None:
-            changes.setdefault("cron", None)
-        elif changes.get("cron") is not None:
-            changes.setdefault("every", None)
         if given:
             changes["inputs"] = read_inputs(given)
         if labels:

@@ -54,6 +54,8 @@ ACTIONS: Mapping[type[AnyEvent], str] = {
     events.ApprovalDelegated: "delegate",
 }
 """What an event of a run that an actor causes is called in its audit."""
+_WORDS = ("reason", "message", "comments")
+"""What the actor said about it, as an event has it."""
 
 CommandName = tuple[str | None, str | None]
 """The actor and the id of a command, as its events carry them."""
@@ -135,6 +137,7 @@ def event_rows(
             actor=event.actor,
             command=ACTIONS.get(type(event), type(event).__name__),
             at_ms=event.at_ms,
+            detail=next(filter(None, (getattr(event, name, "") for name in _WORDS)), ""),
         )
         for number, event in enumerate(decided, 1)
         if event.actor is not None and (event.actor, event.command) in audited

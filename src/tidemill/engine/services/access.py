@@ -160,6 +160,11 @@ class CredentialDirectory:
             raise _disabled(known.principal.tenant)
         return known.principal
 
+    def has_read(self, text: str) -> bool:
+        """Whether a text names a key that this process knows or knew, so that to judge it costs little."""
+        known = self._keys.get(id_of_key(text) or "")
+        return known is not None and known.stored is not None
+
     async def check(self, principal: Principal) -> Principal:
         """Refuse a principal of a session or a token whose tenant is closed, or whose key is no longer valid."""
         if principal.key_id:

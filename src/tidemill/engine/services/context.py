@@ -6,6 +6,7 @@ raises what the kernel refuses.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,6 +39,8 @@ from tidemill.security.secrets import RedactedSecrets
 from tidemill.stores.contract import Commit, Page, Row, Store, Stream, Tail, cursor_at, place_of
 
 LIMIT_HINT = "ask for 1 or more"
+SUMMARIES_AT_ONCE = 2
+"""Other requests wait for a slice of each that is under way."""
 
 
 @dataclass(slots=True)
@@ -56,6 +59,8 @@ class ServiceContext:
     """Whether every change needs an actor, and is entered in the audit of the tenant; off for embedded use."""
     stream_kinds: dict[str, Callable[[Tail], Sequence[Row]]] = field(default_factory=dict)
     """Streams of floors above the engine: by kind, which rows the records of one call for."""
+    summarising: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SUMMARIES_AT_ONCE))
+    """Held by who reads thousands of rows."""
 
     def stream(self, run_id: str) -> Stream:
         return Stream(self.tenant, RUN, run_id)

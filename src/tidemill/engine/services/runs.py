@@ -78,9 +78,9 @@ ITERATED_PAGE = 200
 COUNTED_PAGE = 1_000
 
 
-def _key_reused() -> Rejected:
+def _key_reused(path: str = "") -> Rejected:
     message = "this key belongs to another request"
-    return rejected("key_reused", message, hint="use a new key for a new request")
+    return rejected("key_reused", message, path=path, hint="use a new key for a new request")
 
 
 class RunPage(NamedTuple):
@@ -147,7 +147,15 @@ class RunService(RunActions):
             message = f"{len(named)} keys, {len(set(named))} of them different, for {len(given)} inputs"
             raise rejected("keys_mismatch", message, path="/keys", hint="give one key of its own for each input")
         starts = await self._starts(
-            workflow, given, named, labels, submitted_by, correlation_id, deadline_seconds, traceparent
+            workflow,
+            given,
+            named,
+            labels,
+            submitted_by,
+            correlation_id,
+            deadline_seconds,
+            traceparent,
+            numbers=range(len(given)),
         )
         await self._start(starts)
         run_ids = list(starts.commands)
@@ -163,6 +171,7 @@ class RunService(RunActions):
         *,
         run_ids: Sequence[str],
         requests: Sequence[str],
+        dry_run: bool = False,
         labels: Mapping[str, str] | None = None,
         submitted_by: str = "",
         correlation_id: str = "",
@@ -172,12 +181,12 @@ class RunService(RunActions):
         """Start runs under ids that follow from the keys of requests, and answer which of them are new.
 
         `requests` are digests of all that was asked for, one for each run: a run that another request has started is
-        refused (`key_reused`), and nothing is started then.
+        refused (`key_reused`), and nothing is started then. With `dry_run` nothing is started at all.
         """
         known = await self.started_by(run_ids)
-        for run_id, request in zip(run_ids, requests, strict=True):
+        for number, (run_id, request) in enumerate(zip(run_ids, requests, strict=True)):
             if known.get(run_id, request) != request:
-                raise _key_reused()
+                raise _key_reused(f"/keys/{number}" if len(run_ids) > 1 else "")
         new = [number for number, run_id in enumerate(run_ids) if run_id not in known]
         created: set[str] = set()
         if new:
@@ -191,9 +200,10 @@ class RunService(RunActions):
                 deadline_seconds,
                 traceparent,
                 [requests[number] for number in new],
+                None if len(run_ids) == 1 else new,
             )
             try:
-                created = await self._start(starts)
+                created = set() if dry_run else await self._start(starts)
             except Rejected as refusal:
                 # Another request with the same key came in between.
                 raise _key_reused() if refusal.code == "run_exists" else refusal from None
@@ -217,7 +227,9 @@ class RunService(RunActions):
         deadline_seconds: float | None,
         traceparent: str,
         requests: Sequence[str] | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> _Starts:
+        """`numbers` are the places of the inputs in what the caller gave; None: there is one."""
         context = self._context
         context.check_actor(submitted_by)
         marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
@@ -240,9 +252,10 @@ class RunService(RunActions):
                     context.input_bytes_max,
                 )
             except Rejected as refusal:
-                if len(inputs) == 1:
+                if numbers is None:
                     raise
-                problems += [replace(each, path=f"/inputs/{number}{each.path[7:]}") for each in refusal.problems]
+                at = numbers[number]
+                problems += [replace(each, path=f"/inputs/{at}{each.path[7:]}") for each in refusal.problems]
                 continue
             commands[run_id] = Start(
                 id=f"start:{run_id if requests is None else requests[number]}",
@@ -482,11 +495,14 @@ class RunService(RunActions):
         wanted = self._query(query, terms, None, None, None, None, None)
         rows, after = list[RunRow](), None
         checked_buckets(buckets)
-        while len(rows) < SUMMARISED_MAX:
-            found, after = await self._page(wanted, after, min(COUNTED_PAGE, SUMMARISED_MAX - len(rows)))
-            rows += found
-            if after is None:
-                break
+        async with self._context.summarising:
+            while len(rows) < SUMMARISED_MAX:
+                found, after = await self._page(wanted, after, min(COUNTED_PAGE, SUMMARISED_MAX - len(rows)))
+                rows += found
+                if after is None:
+                    break
+                # Other requests are answered in between.
+                await asyncio.sleep(0)
         return summarise(rows, wanted, buckets, self._context.store.now_ms(), complete=after is None)
 
     def _query(

@@ -105,47 +105,49 @@ def _place(tenant: str, kind: str, key: str, sort: int, terms: bytes) -> bytes:
 
 
 def find(execute: Execute, tenant: str, kind: str, terms: Sequence[str], after: str | None, limit: int) -> Page:
-    below = TOP if after is None else place_of(after)
+    below, wanted = TOP if after is None else place_of(after), set(terms)
     limit = max(limit, 1)
     along, others = _rarest_first(execute, tenant, kind, terms)
     rows: list[Row] = []
     for _ in range(STEPS_PER_PAGE_MAX):
-        places, end = _step(execute, along, others, below, limit + 1)
-        for place in places:
-            row = _row_at(execute, tenant, kind, place, terms, others)
+        if others:
+            asked = (along, *below, WALKED_AT_ONCE, others[0], limit + 1, tenant, kind)
+            found = execute(SQL["walk_both"], asked).fetchall()
+        else:
+            found = execute(SQL["walk"], (along, *below, limit + 1, tenant, kind)).fetchall()
+        for _, key, *stored in found:
+            row = _row(tenant, kind, key, wanted, *stored)
             if row is None:
                 continue
             if len(rows) == limit:
                 return Page(rows=tuple(rows), after=cursor_after(rows[-1]))
             rows.append(row)
+        end = _end(execute, along, bool(others), below, found, limit + 1)
         if end is None:
             return Page(rows=tuple(rows))
         below = end
     return Page(rows=tuple(rows), after=cursor_at(below))
 
 
-def _step(
-    execute: Execute, along: int, others: Sequence[int], below: Place, wanted: int
-) -> tuple[list[Place], Place | None]:
-    """The next places that `along` shares with the first of the others, and where to continue; None at the end."""
-    if not others:
-        places: list[Place] = execute(SQL["walk"], (along, *below, wanted)).fetchall()
-        return places, places[-1] if len(places) == wanted else None
-    places = execute(SQL["walk_both"], (along, *below, WALKED_AT_ONCE, others[0], wanted)).fetchall()
-    if len(places) == wanted:
-        return places, places[-1]
-    return places, fetch_one(execute(SQL["walk_end"], (along, *below, WALKED_AT_ONCE - 1)))
+def _end(execute: Execute, along: int, both: bool, below: Place, found: Sequence[Any], wanted: int) -> Place | None:
+    """Where a walk continues that has found these; None at the end."""
+    if len(found) == wanted:
+        sort, key, *_ = found[-1]
+        return sort, key
+    return fetch_one(execute(SQL["walk_end"], (along, *below, WALKED_AT_ONCE - 1))) if both else None
 
 
 def count(execute: Execute, tenant: str, kind: str, terms: Sequence[str], at_most: int) -> int:
-    """How many rows have all terms; a single term is counted in the index alone."""
+    """How many rows have all terms, counted in the index alone."""
     along, others = _rarest_first(execute, tenant, kind, terms)
     if not others:
         return int(execute(SQL["count_term"], (along, at_most)).fetchall()[0][0])
     counted, below = 0, TOP
     while counted < at_most:
-        places, end = _step(execute, along, others, below, WALKED_AT_ONCE)
+        asked = (along, *below, WALKED_AT_ONCE, others[0], WALKED_AT_ONCE)
+        places: list[Place] = execute(SQL["walk_places"], asked).fetchall()
         counted += sum(1 for place in places if _has_all(execute, place, others[1:]))
+        end = _end(execute, along, True, below, places, WALKED_AT_ONCE)
         if end is None:
             break
         below = end
@@ -167,24 +169,19 @@ def _has_all(execute: Execute, place: Place, others: Sequence[int]) -> bool:
     return all(execute(SQL["has_term"], (term, *place)).fetchall() for term in others)
 
 
-def _row_at(
-    execute: Execute, tenant: str, kind: str, place: Place, wanted: Sequence[str], others: Sequence[int]
+def _row(
+    tenant: str, kind: str, key: str, wanted: set[str], sort: int | None, packed: bytes, stored: bytes
 ) -> Row | None:
-    if not _has_all(execute, place, others[1:]):
+    """A row as it was read, if it is there, intact, and has the wanted terms."""
+    if sort is None:
         return None
-    found = fetch_one(execute(SQL["full_row"], (tenant, kind, place[1])))
-    if found is None:
-        return None
-    sort, packed, stored = found
     try:
-        body = verify(stored, _place(tenant, kind, place[1], sort, packed), "it")
+        body = verify(stored, _place(tenant, kind, key, sort, packed), "it")
     except (Damaged, TypeError):
-        LOG.warning("the row of %s %s is damaged and left out; `tidemill reindex` writes it again", kind, place[1])
+        LOG.warning("the row of %s %s is damaged and left out; `tidemill reindex` writes it again", kind, key)
         return None
     terms = _terms(packed)
-    if not set(wanted).issubset(terms):
-        return None
-    return Row(kind=kind, key=place[1], sort=sort, terms=terms, body=body)
+    return Row(kind=kind, key=key, sort=sort, terms=terms, body=body) if wanted.issubset(terms) else None
 
 
 # Check and repair

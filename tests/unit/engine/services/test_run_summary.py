@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
@@ -115,6 +116,30 @@ async def test_more_matches_than_are_read_give_lower_bounds(mill: Cluster, monke
     assert not found.facets.complete and not found.histogram.complete and not found.failures.complete
     assert found.failures.groups[0].example == "bad-3", "the newest are read"
     assert (await client.engine.summary("workflow:none")).histogram.buckets == ()
+
+
+@simulated
+async def test_only_a_few_summaries_are_made_at_once(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each blocks the others, and requests that read little, for the rows that it reads between two breaths."""
+    await some_runs(mill)
+    process = await mill.process(work=False)
+    context = process.engine.context
+    under_way: list[int] = []
+    monkeypatch.setattr("tidemill.engine.services.runs.COUNTED_PAGE", 1)
+    page, busy = type(context).page, 0
+
+    async def counted(*given: Any, **more: Any) -> Any:
+        nonlocal busy
+        busy += 1
+        under_way.append(busy)
+        await asyncio.sleep(0.01)
+        busy -= 1
+        return await page(*given, **more)
+
+    monkeypatch.setattr(type(context), "page", counted)
+    summaries = await asyncio.gather(*(process.engine.runs.summary() for _ in range(6)))
+    assert {each.counted for each in summaries} == {5}
+    assert len(under_way) == 6 * 5 and max(under_way) == 2
 
 
 @simulated

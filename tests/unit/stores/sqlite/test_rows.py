@@ -298,7 +298,7 @@ async def test_a_page_walks_only_so_far(store: SqliteStore, monkeypatch: pytest.
     written = tuple(harness_row(f"r{n:04}", n, "even" if n % 2 == 0 else "odd", "all") for n in range(1_000))
     await store.commit([Commit(stream=RUN, expected=None, rows=written)])
     steps: list[int] = []
-    monkeypatch.setattr(rows, "_step", lambda *given, step=rows._step: steps.append(1) or step(*given))
+    monkeypatch.setattr(rows, "_end", lambda *given, end=rows._end: steps.append(1) or end(*given))
     pages, after = 0, None
     while True:
         before = len(steps)
@@ -312,6 +312,25 @@ async def test_a_page_walks_only_so_far(store: SqliteStore, monkeypatch: pytest.
     assert pages == 6, "500 entries at 100 a page, and a last look"
     assert await store.count("acme", "run", ["even", "odd"]) == 0
     assert await store.count("acme", "run", ["even", "all"]) == 500
+
+
+async def test_a_page_is_read_with_one_statement(store: SqliteStore) -> None:
+    written = tuple(harness_row(f"r{n:04}", n, "all") for n in range(100))
+    await store.commit([Commit(stream=RUN, expected=None, rows=written)])
+    asked: list[str] = []
+
+    def execute(text: str, *given: Any) -> Any:
+        asked.append(text)
+        return store._read(text, *given)
+
+    for terms in ([], ["all"]):
+        asked.clear()
+        assert [row.key for row in rows.find(execute, "acme", "run", terms, None, 3).rows] == [
+            "r0099",
+            "r0098",
+            "r0097",
+        ]
+        assert len(asked) == 1
 
 
 async def test_terms_that_share_a_number_do_not_share_rows(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:

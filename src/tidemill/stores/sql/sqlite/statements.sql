@@ -140,8 +140,17 @@ DELETE FROM terms WHERE term = ? AND sort = ? AND key = ?;
 -- name: count_term
 SELECT count(*) FROM (SELECT 1 FROM terms WHERE term = ? LIMIT ?);
 -- name: walk
-SELECT sort, key FROM terms WHERE term = ? AND (sort, key) < (?, ?) ORDER BY sort DESC, key DESC LIMIT ?;
+SELECT t.sort, t.key, r.sort, r.terms, r.body
+    FROM terms t LEFT JOIN rows r ON r.tenant = ?5 AND r.kind = ?6 AND r.key = t.key
+    WHERE t.term = ?1 AND (t.sort, t.key) < (?2, ?3) ORDER BY t.sort DESC, t.key DESC LIMIT ?4;
 -- name: walk_both
+SELECT t.sort, t.key, r.sort, r.terms, r.body
+    FROM (SELECT sort, key FROM terms WHERE term = ?1 AND (sort, key) < (?2, ?3)
+        ORDER BY sort DESC, key DESC LIMIT ?4) t
+    LEFT JOIN rows r ON r.tenant = ?7 AND r.kind = ?8 AND r.key = t.key
+    WHERE EXISTS (SELECT 1 FROM terms o WHERE o.term = ?5 AND o.sort = t.sort AND o.key = t.key)
+    ORDER BY t.sort DESC, t.key DESC LIMIT ?6;
+-- name: walk_places
 SELECT t.sort, t.key
     FROM (SELECT sort, key FROM terms WHERE term = ? AND (sort, key) < (?, ?) ORDER BY sort DESC, key DESC LIMIT ?) t
     WHERE EXISTS (SELECT 1 FROM terms o WHERE o.term = ? AND o.sort = t.sort AND o.key = t.key)
@@ -149,8 +158,6 @@ SELECT t.sort, t.key
 -- name: walk_end
 SELECT sort, key FROM terms WHERE term = ? AND (sort, key) < (?, ?)
     ORDER BY sort DESC, key DESC LIMIT 1 OFFSET ?;
--- name: full_row
-SELECT sort, terms, body FROM rows WHERE tenant = ? AND kind = ? AND key = ?;
 -- name: has_term
 SELECT 1 FROM terms WHERE term = ? AND sort = ? AND key = ?;
 
