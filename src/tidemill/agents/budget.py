@@ -15,7 +15,7 @@ import msgspec
 from tidemill.agents.conversation import Conversation
 from tidemill.agents.port import BudgetSlice
 from tidemill.handlers.contract import Fail, object_schema
-from tidemill.handlers.llm.provider import FailedCall, Message, Prices, Reply, Settings, Usage, message_text
+from tidemill.handlers.llm.provider import Message, Prices, Reply, Settings, Usage, message_text
 from tidemill.kernel.spending import Spend
 
 MICROS = 1_000_000
@@ -127,14 +127,11 @@ def estimated(prefix_size: int, messages: Iterable[Message], settings: Settings)
 
 
 def spent_by(reply: Reply, reserved: Spend, prices: Prices | None) -> Spend:
-    """What a reply has cost; where the provider does not say, what was set aside. Failed calls before it count, too."""
-    spent = reserved if reply.usage is None else amount_of(reply.usage, prices, reply.cost)
-    for failed in reply.failed:
-        spent += spent_by_failure(failed, reserved)
-    return spent
+    """What a reply has cost; where the provider does not say, what was set aside."""
+    return reserved if reply.usage is None else amount_of(reply.usage, prices, reply.cost)
 
 
-def spent_by_failure(failed: Fail | FailedCall, reserved: Spend) -> Spend:
+def spent_by_failure(failed: Fail, reserved: Spend) -> Spend:
     return Spend(1) if failed.code in UNBILLED and not failed.unknown_outcome else reserved
 
 

@@ -274,7 +274,6 @@ def record_of(reply: Reply, turn: int, spent: Spend, ms: int, request: str) -> R
         "usage": [] if usage is None else amounts_of(usage),
         "native": "" if reply.native is None else packed(reply.native),
         "position": reply.position,
-        "failed": [[each.provider, each.model, each.code, each.message] for each in reply.failed],
         "request": request,
     }
     if reply.cost is not None:

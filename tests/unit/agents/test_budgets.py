@@ -281,3 +281,74 @@ def test_a_usage_that_cannot_be_gives_nothing_back_and_can_be_stored(lie: Usage)
     assert spent.tokens >= 0 and spent.micros >= 0
     assert max(msgspec.structs.astuple(spent)) < 2**62
     assert amount_of(lie, prices, -1e300).micros == 0
+
+
+# Chains of models
+
+
+class Chain(Model):
+    """Models of which some fail; each is asked by its name."""
+
+    def __init__(self, **failures: Fail) -> None:
+        super().__init__("done")
+        self.failures = failures
+
+    async def ask(self, question: Question, on_text: OnText) -> Reply:
+        reply = await super().ask(question, on_text)
+        if question.settings.model in self.failures:
+            raise self.failures[question.settings.model]
+        return reply
+
+    @property
+    def models(self) -> list[str]:
+        return [question.settings.model for question in self.questions]
+
+
+def chain_of(*models: str, **config: Any) -> dict[str, Any]:
+    """An agent that may ask these models; the first is dear, the others cost a tenth of it."""
+    first, *others = models
+    cheap = {"input_per_million": 10.0, "output_per_million": 100.0}
+    fallbacks = [{"provider": "other", "model": model, "prices": cheap} for model in others]
+    return agent(model=first, prices=PRICES, fallbacks=fallbacks, max_tokens=1_000, **config)
+
+
+BUSY, CUT = Fail("provider_unavailable", "busy", retryable=True), Fail("stream_cut", "cut", retryable=True)
+
+
+@simulated
+async def test_every_call_of_a_chain_is_recorded_and_paid_once(mill: Cluster) -> None:
+    model = Chain(one=BUSY, two=CUT)
+    worker = await at_work(mill, model)
+    worker.engine.agents.accounts = AgentAccounts(mill.store, Budget(100, None, None))
+    run = await worker.run(document(chain_of("one", "two", "three")))
+    assert (run.status, model.models) == ("COMPLETED", ["one", "two", "three"])
+    assert await tags(mill, run.run_id) == "begin failed again failed again reply"
+    busy, cut = (record for record in await records(mill, run.run_id) if record["t"] == "failed")
+    assert (busy["asked"], busy["spent"]) == (["scripted", "one"], [1])
+    calls, tokens, micros = cut["spent"]
+    assert cut["asked"] == ["other", "two"] and calls == 1 and tokens > 1_000
+    assert 100_000 < micros < 110_000, "it may have been billed: at its own prices, not at those of the first model"
+    state = await mill.state(run.run_id)
+    assert state.spent == Spend(3, tokens + 120, micros + 3_000, 60) and state.reserved == Spend()
+    assert await worker.engine.agents.accounts.spent_today(TENANT) == state.spent
+    (turn,) = (await worker.engine.transcript(run.run_id, "a")).turns
+    assert [(each.model, each.code) for each in turn.failed] == [("one", BUSY.code), ("two", CUT.code)]
+
+
+@simulated
+async def test_a_chain_ends_where_the_budget_does(mill: Cluster) -> None:
+    model = Chain(one=BUSY, two=BUSY)
+    worker = await at_work(mill, model)
+    run = await worker.run(document(chain_of("one", "two", "three", budget={"calls": 2})))
+    assert (run.nodes["a"]["error"]["code"], model.models) == ("budget_exceeded", ["one", "two"])
+    assert (await mill.state(run.run_id)).spent.calls == 2
+
+
+@simulated
+async def test_a_chain_whose_models_all_fail_counts_every_call(mill: Cluster) -> None:
+    model = Chain(one=BUSY, two=Fail("auth_failed", "no key"))
+    worker = await at_work(mill, model)
+    run = await worker.run(document(chain_of("one", "two", _retry={"max_attempts": 1})))
+    assert (run.nodes["a"]["error"]["code"], model.models) == ("provider_unavailable", ["one", "two"] * 3)
+    assert (await mill.state(run.run_id)).spent == Spend(6)
+    assert len((await worker.engine.transcript(run.run_id, "a")).open_failures) == 6

@@ -281,7 +281,8 @@ class InspectionService:
         made = Transcript(run_id=run_id, node=node, visit=number, index=place)
         if act is not None:
             made.status = act.status
-            made.error = None if act.error is None else {"code": act.error.code, "message": act.error.message}
+            if (error := act.error) is not None:
+                made.error = {"code": error.code, "message": error.message, "hint": error.hint}
             if not act.appended:
                 return made
         after = 0 if act is None else act.appended_from - 1
