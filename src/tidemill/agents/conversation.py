@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.handlers.llm.accounting import amounts_of
 from tidemill.handlers.llm.provider import Message, Reply, ToolCall, Usage, message_text, tool_message
 from tidemill.kernel.spending import NOTHING_SPENT, Spend
 
@@ -295,11 +296,3 @@ def reply_of(record: Record) -> Reply:
         position=record.get("position", 0),
         cost=record.get("cost"),
     )
-
-
-def amounts_of(spent: Spend | Usage) -> list[int]:
-    """The numbers without the zeros at the end."""
-    amounts = [*msgspec.structs.astuple(spent)]
-    while amounts and not amounts[-1]:
-        amounts.pop()
-    return amounts

@@ -12,21 +12,27 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
-from tidemill.agents.budget import NodeBudget, estimated, input_tokens, spent_by, spent_by_failure
-from tidemill.agents.conversation import Call, Conversation, Record, amounts_of, packed, record_of, reply_of, restored
+from tidemill.agents.budget import NodeBudget
+from tidemill.agents.conversation import Call, Conversation, Record, packed, record_of, reply_of, restored
 from tidemill.agents.memory import Accounts
 from tidemill.agents.port import BudgetSlice
 from tidemill.agents.tools import Ended, Pending, Toolbox, ToolContext, ToolResult, error_result, preview_of
 from tidemill.blobs.contract import files_in
-from tidemill.errors import Unavailable
 from tidemill.expressions.errors import shorten
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Done, Fail, HandlerOutcome, NodeContext, Wait
+from tidemill.handlers.llm.accounting import (
+    DayBudget,
+    amounts_of,
+    estimated,
+    input_tokens,
+    spent_by,
+    spent_by_failure,
+)
 from tidemill.handlers.llm.fallback import ELSEWHERE, combined
 from tidemill.handlers.llm.provider import Ask, Message, Question, Settings, ToolSpec
 from tidemill.handlers.llm.structured_output import check_reply, correction_of, read_value
@@ -109,7 +115,7 @@ class AgentLoop:
         """What a tool waited for has not been used yet."""
         self._child_files: list[dict[str, str]] = []
         """Files in the outputs of a child run, which this run knows from then on."""
-        self._day_keys = 0
+        self._day = DayBudget(context)
         self._speaks_in = -1
         """The turn of the latest streamed text."""
         self._muted_in = -1
@@ -206,26 +212,6 @@ class AgentLoop:
     def _asked_settings(self) -> Settings:
         return self._chain[self._position()]
 
-    async def _reserve_day(self, amount: Spend) -> str:
-        """Set an amount of the tenant's budget of the day aside; returns the key to settle it by."""
-        if self._accounts is None:
-            return ""
-        accounts: Accounts = self._accounts
-        self._day_keys += 1
-        context, turn = self._context, self._conversation.replies
-        key = f"{context.effect_key}/{context.attempt}/{turn}.{self._day_keys}"
-        used_up = await accounts.reserve(key, amount)
-        if used_up:
-            message = f"the budget of the tenant for today has no {used_up} left"
-            raise Fail("budget_exceeded", message, hint="it is renewed at midnight UTC; the operator sets it")
-        return key
-
-    async def _settle_day(self, key: str, spent: Spend) -> None:
-        """Settle the amount behind the record of the call: one that is not settled is released after a while."""
-        if key:
-            with suppress(Unavailable):
-                await self._accounts.settle(key, spent)
-
     # The model
 
     async def _turn(self) -> HandlerOutcome | None:
@@ -278,7 +264,8 @@ class AgentLoop:
         """Ask one model, and record its reply, or its failure, which is returned."""
         settings = self._chain[position]
         try:
-            day_key = await self._reserve_day(reserved)
+            seconds = min(self._seconds_left, settings.timeout_seconds)
+            day_key = await self._day.reserve(reserved, seconds, self._conversation.replies)
         except Fail as refused:
             await self._add(_failed_record(refused, NOTHING_SPENT), spent=NOTHING_SPENT)
             self._refused = refused
@@ -291,20 +278,20 @@ class AgentLoop:
             spent, ms = spent_by_failure(failed, reserved), round((self._clock() - began) * 1_000)
             asked = [settings.provider, settings.model]
             await self._add(_failed_record(failed, spent) | {"ms": ms, "asked": asked}, spent=spent)
-            await self._settle_day(day_key, spent)
+            await self._day.settle(day_key, spent)
             return failed
         spent, ms = spent_by(reply, reserved, settings.prices), round((self._clock() - began) * 1_000)
         if len(reply.tool_calls) > CALLS_MAX:
             message = f"the model asks for {len(reply.tool_calls)} calls at once, at most {CALLS_MAX} are made"
             many = Fail("too_many_calls", message, hint="see the transcript; change the instructions")
             await self._add(_failed_record(many, spent) | {"ms": ms}, spent=spent)
-            await self._settle_day(day_key, spent)
+            await self._day.settle(day_key, spent)
             raise many
         reply = msgspec.structs.replace(reply, position=position)
         record = record_of(reply, self._conversation.replies + 1, spent, ms, self._request_digest())
         record |= {"asked": settings.model} if settings.model and settings.model != reply.model else {}
         await self._add(record, spent=spent)
-        await self._settle_day(day_key, spent)
+        await self._day.settle(day_key, spent)
         return None
 
     def _again(self, failed: Fail, tries: int) -> tuple[int, Record] | None:

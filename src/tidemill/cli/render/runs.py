@@ -250,7 +250,7 @@ def reference(workflow: str, version: int, revision: int | None) -> str:
 
 
 def spending_words(spent: Mapping[str, Any] | None) -> str:
-    """What agents have spent on models; empty if nothing."""
+    """What was spent on models; empty if nothing."""
     if not spent:
         return ""
     tokens = f"{spent['tokens']:,} tokens" + (f" ({spent['cached_tokens']:,} cached)" if spent["cached_tokens"] else "")
