@@ -1,4 +1,4 @@
-"""The budget of an agent node: what is used of it, when the model is warned, and what one call may cost.
+"""The budget of an agent node: what is used of it, and when the model is warned.
 
 The node's own budget is judged from the records of its visit, in which one call at a time is made, so it is exceeded by
 one call at most. The budgets of the run and of the tenant's day are kept by the engine: an amount is set aside before
@@ -7,37 +7,16 @@ each call and settled after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 
 from tidemill.agents.conversation import Conversation
 from tidemill.agents.port import BudgetSlice
-from tidemill.handlers.contract import Fail, object_schema
-from tidemill.handlers.llm.provider import FailedCall, Message, Prices, Reply, Settings, Usage, message_text
-from tidemill.kernel.spending import Spend
-
-MICROS = 1_000_000
-CHARACTERS_PER_TOKEN = 3
-"""Fewer than in English text: an estimate should not be too low."""
-MESSAGE_TOKENS = 8
-OUTPUT_TOKENS = 4_096
-"""What an answer may have where `max_tokens` says nothing."""
-UNBILLED = frozenset(
-    {
-        *("auth_failed", "quota_exhausted", "rate_limited", "provider_unavailable", "provider_refused"),
-        *("model_unknown", "context_too_long", "content_refused", "connection_failed", "host_unreachable"),
-        *("egress_refused", "origin_not_allowed", "url_invalid", "request_invalid", "tls_failed"),
-        *("script_unmatched", "config_invalid"),
-    }
-)
-"""Codes of failed calls that cost nothing, unless the provider may have received the request before it was cut off; of
-any other it is assumed that they cost what was set aside."""
+from tidemill.handlers.contract import object_schema
+from tidemill.handlers.llm.accounting import MICROS
 
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**12}
-MONEY_MAX = 10.0**9
-"""Of one call."""
 BUDGET_SCHEMA: dict[str, Any] = object_schema(
     (),
     calls=_COUNT,
@@ -107,38 +86,3 @@ class NodeBudget(msgspec.Struct, frozen=True, kw_only=True):
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
-
-
-def input_tokens(prefix_size: int, messages: Iterable[Message]) -> int:
-    """About how many tokens a question has; `prefix_size` is the number of characters of the stable prefix."""
-    characters, count = prefix_size, 0
-    for message in messages:
-        count += 1
-        characters += len(message_text(message))
-        characters += sum(len(call["arguments"]) for call in message.get("tool_calls", ()))
-    return characters // CHARACTERS_PER_TOKEN + count * MESSAGE_TOKENS
-
-
-def estimated(prefix_size: int, messages: Iterable[Message], settings: Settings) -> Spend:
-    """What a call may spend, before it is made."""
-    tokens = input_tokens(prefix_size, messages)
-    usage = Usage(input_tokens=tokens, output_tokens=settings.max_tokens or OUTPUT_TOKENS)
-    return amount_of(usage, settings.prices, None)
-
-
-def spent_by(reply: Reply, reserved: Spend, prices: Prices | None) -> Spend:
-    """What a reply has cost; where the provider does not say, what was set aside. Failed calls before it count, too."""
-    spent = reserved if reply.usage is None else amount_of(reply.usage, prices, reply.cost)
-    for failed in reply.failed:
-        spent += spent_by_failure(failed, reserved)
-    return spent
-
-
-def spent_by_failure(failed: Fail | FailedCall, reserved: Spend) -> Spend:
-    return Spend(1) if failed.code in UNBILLED and not failed.unknown_outcome else reserved
-
-
-def amount_of(usage: Usage, prices: Prices | None, cost: float | None) -> Spend:
-    money = cost if cost is not None else 0.0 if prices is None else usage.cost(prices)
-    micros = round(min(max(0.0, money), MONEY_MAX) * MICROS)
-    return Spend(1, usage.input_tokens + usage.output_tokens, micros, usage.cached_tokens)

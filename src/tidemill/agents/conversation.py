@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.handlers.llm.accounting import amounts_of
 from tidemill.handlers.llm.provider import Message, Reply, ToolCall, Usage, message_text, tool_message
 from tidemill.kernel.spending import NOTHING_SPENT, Spend
 
@@ -274,7 +275,6 @@ def record_of(reply: Reply, turn: int, spent: Spend, ms: int, request: str) -> R
         "usage": [] if usage is None else amounts_of(usage),
         "native": "" if reply.native is None else packed(reply.native),
         "position": reply.position,
-        "failed": [[each.provider, each.model, each.code, each.message] for each in reply.failed],
         "request": request,
     }
     if reply.cost is not None:
@@ -296,11 +296,3 @@ def reply_of(record: Record) -> Reply:
         position=record.get("position", 0),
         cost=record.get("cost"),
     )
-
-
-def amounts_of(spent: Spend | Usage) -> list[int]:
-    """The numbers without the zeros at the end."""
-    amounts = [*msgspec.structs.astuple(spent)]
-    while amounts and not amounts[-1]:
-        amounts.pop()
-    return amounts

@@ -12,21 +12,28 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
-from tidemill.agents.budget import NodeBudget, estimated, input_tokens, spent_by, spent_by_failure
-from tidemill.agents.conversation import Call, Conversation, Record, amounts_of, packed, record_of, reply_of, restored
+from tidemill.agents.budget import NodeBudget
+from tidemill.agents.conversation import Call, Conversation, Record, packed, record_of, reply_of, restored
 from tidemill.agents.memory import Accounts
 from tidemill.agents.port import BudgetSlice
 from tidemill.agents.tools import Ended, Pending, Toolbox, ToolContext, ToolResult, error_result, preview_of
 from tidemill.blobs.contract import files_in
-from tidemill.errors import Unavailable
 from tidemill.expressions.errors import shorten
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Done, Fail, HandlerOutcome, NodeContext, Wait
+from tidemill.handlers.llm.accounting import (
+    DayBudget,
+    amounts_of,
+    estimated,
+    input_tokens,
+    spent_by,
+    spent_by_failure,
+)
+from tidemill.handlers.llm.fallback import ELSEWHERE, combined
 from tidemill.handlers.llm.provider import Ask, Message, Question, Settings, ToolSpec
 from tidemill.handlers.llm.structured_output import check_reply, correction_of, read_value
 from tidemill.kernel.spending import NOTHING_SPENT, Spend
@@ -45,6 +52,7 @@ REPAIRS_MAX = 2
 """How often the model is told what is wrong with its answer."""
 LISTED_MAX = 200
 """Calls of tools that the result lists."""
+AGAIN: Record = {"t": "again"}
 TURN_BREAK = "\n\n"
 """A part of a stream of its own, between what a model says in one turn and in the next."""
 MARK, FILES_MAX = "$blob", 1_000
@@ -91,11 +99,12 @@ class AgentLoop:
         ask: Ask,
     ) -> None:
         assert context.append is not None, "an agent's attempt can append"
-        self._context, self._config, self._settings = context, config, settings
+        self._context, self._config = context, config
         self._toolbox, self._prefix, self._model = toolbox, prefix, ask
         self._append, self._accounts = context.append, context.accounts
         self._conversation: Conversation = restored(context.appended)
-        self._chain = settings.chain()
+        self._chain = (msgspec.structs.replace(settings, fallbacks=[]), *settings.chain()[1:])
+        """Each is asked on its own, so that every call is recorded and paid by itself."""
         self._clock = asyncio.get_running_loop().time
         self._began, self._before = self._clock(), self._conversation.work_ms / 1_000
         self._reserved: Spend | None = None
@@ -106,9 +115,13 @@ class AgentLoop:
         """What a tool waited for has not been used yet."""
         self._child_files: list[dict[str, str]] = []
         """Files in the outputs of a child run, which this run knows from then on."""
-        self._day_keys = 0
+        self._day = DayBudget(context)
         self._speaks_in = -1
         """The turn of the latest streamed text."""
+        self._muted_in = -1
+        """The turn of which followers have heard a part of an answer that was cut off; they get it as a whole."""
+        self._instead: int | None = None
+        """The model of the chain that is asked because the one before it has failed."""
         self._child_spent: Spend | None = context.child_spent
         """What a child run has spent, until a record says so."""
         self._conversation.spent += self._child_spent or NOTHING_SPENT
@@ -190,32 +203,14 @@ class AgentLoop:
 
     def _position(self) -> int:
         """The model of the chain that is asked first: the one that replied last, or a cheaper one after the warning."""
+        if self._instead is not None:
+            return self._instead
         position = self._conversation.position
         degrades = self._config.budget.degrade and self._conversation.warned
         return max(position, 1) if degrades and len(self._chain) > 1 else min(position, len(self._chain) - 1)
 
     def _asked_settings(self) -> Settings:
         return self._chain[self._position()]
-
-    async def _reserve_day(self, amount: Spend) -> str:
-        """Set an amount of the tenant's budget of the day aside; returns the key to settle it by."""
-        if self._accounts is None:
-            return ""
-        accounts: Accounts = self._accounts
-        self._day_keys += 1
-        context, turn = self._context, self._conversation.replies
-        key = f"{context.effect_key}/{context.attempt}/{turn}.{self._day_keys}"
-        used_up = await accounts.reserve(key, amount)
-        if used_up:
-            message = f"the budget of the tenant for today has no {used_up} left"
-            raise Fail("budget_exceeded", message, hint="it is renewed at midnight UTC; the operator sets it")
-        return key
-
-    async def _settle_day(self, key: str, spent: Spend) -> None:
-        """Settle the amount behind the record of the call: one that is not settled is released after a while."""
-        if key:
-            with suppress(Unavailable):
-                await self._accounts.settle(key, spent)
 
     # The model
 
@@ -233,7 +228,7 @@ class AgentLoop:
         if self._reserved is None and self._refused is None:
             warning = self._warning()
             # Without a warning, the call was announced by an attempt that was lost, or has failed.
-            record = {"t": "note", "why": "budget", "text": warning} if warning else {"t": "again"}
+            record = {"t": "note", "why": "budget", "text": warning} if warning else AGAIN
             await self._add(record, asks=True)
         if self._reserved is None:
             return await self._stop(self._refused or self._why_stop() or _out_of_time(self._seconds))
@@ -241,46 +236,63 @@ class AgentLoop:
         return None if refused is None else await self._stop(refused)
 
     async def _ask_until_answered(self, reserved: Spend) -> Fail | None:
-        """Ask the model and record its reply; what is returned instead is the refusal of a budget."""
-        for tries in range(1, CALL_TRIES + 1):
-            try:
-                day_key = await self._reserve_day(reserved)
-            except Fail as refused:
-                await self._add(_failed_record(refused, NOTHING_SPENT), spent=NOTHING_SPENT)
-                return refused
-            began = self._clock()
-            try:
-                reply = await self._limited(self._model(self._question(), self._on_text))
-            except Fail as failed:
-                spent, ms = spent_by_failure(failed, reserved), round((self._clock() - began) * 1_000)
-                asked = [self._asked_settings().provider, self._asked_settings().model]
-                await self._add(_failed_record(failed, spent) | {"ms": ms, "asked": asked}, spent=spent)
-                await self._settle_day(day_key, spent)
+        """Ask the models of the chain and record every call; what is returned instead is the refusal of a budget."""
+        tries, failures = 1, list[tuple[Settings, Fail]]()
+        while True:
+            position = self._position()
+            failed = await self._ask_once(position, reserved)
+            if failed is None or failed is self._refused:
+                self._instead = None
+                return failed
+            failures.append((self._chain[position], failed))
+            if failed.code in ELSEWHERE and len(failures) < len(self._chain):
+                self._instead, delay_ms, record = (position + 1) % len(self._chain), 0, AGAIN
+            else:
+                failed, self._instead = combined(failures), None
                 again = self._again(failed, tries)
                 if again is None:
-                    raise
+                    raise failed
                 delay_ms, record = again
-                await asyncio.sleep(delay_ms / 1_000)
-                await self._add(record, asks=True)
-                if self._reserved is None:
-                    return self._refused or self._why_stop() or failed
-                reserved = self._reserved
-                continue
-            spent = spent_by(reply, reserved, self._chain[min(reply.position, len(self._chain) - 1)].prices)
-            ms = round((self._clock() - began) * 1_000)
-            if len(reply.tool_calls) > CALLS_MAX:
-                message = f"the model asks for {len(reply.tool_calls)} calls at once, at most {CALLS_MAX} are made"
-                many = Fail("too_many_calls", message, hint="see the transcript; change the instructions")
-                await self._add(_failed_record(many, spent) | {"ms": ms}, spent=spent)
-                await self._settle_day(day_key, spent)
-                raise many
-            record = record_of(reply, self._conversation.replies + 1, spent, ms, self._request_digest())
-            model = self._chain[min(reply.position, len(self._chain) - 1)].model
-            record |= {"asked": model} if model and model != reply.model else {}
-            await self._add(record, spent=spent)
-            await self._settle_day(day_key, spent)
-            return None
-        raise AssertionError("the last failure is raised")
+                tries, failures = tries + 1, []
+            await asyncio.sleep(delay_ms / 1_000)
+            await self._add(record, asks=True)
+            if self._reserved is None:
+                return self._refused or self._why_stop() or failed
+            reserved = self._reserved
+
+    async def _ask_once(self, position: int, reserved: Spend) -> Fail | None:
+        """Ask one model, and record its reply, or its failure, which is returned."""
+        settings = self._chain[position]
+        try:
+            seconds = min(self._seconds_left, settings.timeout_seconds)
+            day_key = await self._day.reserve(reserved, seconds, self._conversation.replies)
+        except Fail as refused:
+            await self._add(_failed_record(refused, NOTHING_SPENT), spent=NOTHING_SPENT)
+            self._refused = refused
+            return refused
+        began = self._clock()
+        try:
+            reply = await self._limited(self._model(self._question(settings), self._on_text))
+        except Fail as failed:
+            self._muted_in = self._speaks_in
+            spent, ms = spent_by_failure(failed, reserved), round((self._clock() - began) * 1_000)
+            asked = [settings.provider, settings.model]
+            await self._add(_failed_record(failed, spent) | {"ms": ms, "asked": asked}, spent=spent)
+            await self._day.settle(day_key, spent)
+            return failed
+        spent, ms = spent_by(reply, reserved, settings.prices), round((self._clock() - began) * 1_000)
+        if len(reply.tool_calls) > CALLS_MAX:
+            message = f"the model asks for {len(reply.tool_calls)} calls at once, at most {CALLS_MAX} are made"
+            many = Fail("too_many_calls", message, hint="see the transcript; change the instructions")
+            await self._add(_failed_record(many, spent) | {"ms": ms}, spent=spent)
+            await self._day.settle(day_key, spent)
+            raise many
+        reply = msgspec.structs.replace(reply, position=position)
+        record = record_of(reply, self._conversation.replies + 1, spent, ms, self._request_digest())
+        record |= {"asked": settings.model} if settings.model and settings.model != reply.model else {}
+        await self._add(record, spent=spent)
+        await self._day.settle(day_key, spent)
+        return None
 
     def _again(self, failed: Fail, tries: int) -> tuple[int, Record] | None:
         """How long to wait before the call is made again, and the record that says so; None: not in this attempt."""
@@ -289,7 +301,7 @@ class AgentLoop:
             compaction = self._conversation.compaction()
             return None if compaction is None else (0, compaction)
         delay_ms = self._delay_ms(failed, tries)
-        return None if delay_ms is None else (delay_ms, {"t": "again"})
+        return None if delay_ms is None else (delay_ms, AGAIN)
 
     def _delay_ms(self, failed: Fail, tries: int) -> int | None:
         """How long to wait before the call is made again; None: not in this attempt."""
@@ -306,9 +318,9 @@ class AgentLoop:
         except TimeoutError:
             raise _out_of_time(min(self._config.timeout_seconds, self._seconds)) from None
 
-    def _question(self) -> Question:
+    def _question(self, settings: Settings) -> Question:
         return Question(
-            settings=self._settings,
+            settings=settings,
             messages=(*self._prefix.messages, *self._conversation.messages),
             form=self._config.output_schema,
             stream=self._config.stream,
@@ -316,7 +328,6 @@ class AgentLoop:
             stable=len(self._prefix.messages),
             cache_key=self._prefix.digest,
             turn=self._conversation.replies,
-            begin_with=self._position(),
             forbidden_at=self._context.forbidden_at,
         )
 
@@ -324,6 +335,8 @@ class AgentLoop:
         if not self._config.stream:
             return
         turn = self._conversation.replies
+        if turn == self._muted_in:
+            return
         if self._speaks_in not in (-1, turn):
             self._context.stream(TURN_BREAK)
         self._speaks_in = turn

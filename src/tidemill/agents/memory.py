@@ -107,8 +107,11 @@ class Accounts(Protocol):
     async def remember(self, name: str, key: str, prompt: str, answer: str) -> None:
         """Add a turn to a session, once per key."""
 
-    async def reserve(self, key: str, amount: Spend) -> str:
-        """Set an amount of the day's budget aside; what is used up instead, or an empty text."""
+    async def reserve(self, key: str, amount: Spend, seconds: float) -> str:
+        """Set an amount of the day's budget aside for a call that takes at most so many seconds.
+
+        Returns what is used up instead, or an empty text.
+        """
 
     async def settle(self, key: str, spent: Spend) -> None:
         """Count what was spent instead of what was set aside."""

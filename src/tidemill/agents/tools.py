@@ -248,6 +248,8 @@ class ToolRegistry:
             source = self.get(allowance.name)
             if source is None:
                 hint = offered(allowance.name, self._sources)
+                if here and allowance.name.isidentifier():
+                    hint = f"a function of yours has the mark @tidemill.tool, and this process knows it (--app); {hint}"
                 if here or hint.startswith("did you mean") or not allowance.name.isidentifier():
                     message = f"there is no tool {shorten(allowance.name, 80)}"
                     found.append(Problem(code="tool_unknown", message=message, path=place, hint=hint))

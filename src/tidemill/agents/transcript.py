@@ -131,6 +131,7 @@ def _begin(transcript: Transcript, entry: Entry) -> None:
 
 def _reply(transcript: Transcript, entry: Entry) -> None:
     record, reply = entry.record, reply_of(entry.record)
+    # Earlier versions recorded the failed calls of a chain with the reply.
     elsewhere = [FailedCall(**dict(zip(_FAILED_FIELDS, each, strict=True))) for each in record.get("failed", ())]
     transcript.turns.append(
         TranscriptTurn(
@@ -158,8 +159,11 @@ def _reply(transcript: Transcript, entry: Entry) -> None:
 
 
 def _failed(transcript: Transcript, entry: Entry) -> None:
-    failed = FailedCall(code=entry.record["code"], message=entry.record["message"], at_ms=entry.at_ms)
-    transcript.open_failures.append(failed)
+    record = entry.record
+    provider, model = record.get("asked", ("", ""))
+    transcript.open_failures.append(
+        FailedCall(code=record["code"], message=record["message"], at_ms=entry.at_ms, model=model, provider=provider)
+    )
 
 
 def _note(transcript: Transcript, entry: Entry) -> None:

@@ -110,7 +110,7 @@ class RunView:
         self.stuck = ""
         """Why a worker gave up on the run for now."""
         self.spent = spending_view(state.spent)
-        """What its agents and child runs have spent on models: `calls`, `tokens`, `cached_tokens`, `cost`."""
+        """What its nodes and child runs have spent on models: `calls`, `tokens`, `cached_tokens`, `cost`."""
         self.warnings: tuple[str, ...] = ()
         """What is odd about a run that completed: that no terminal node of it did."""
         done = [undo for undo in items_merged(state.undo).values() if undo.status == "done"]

@@ -308,7 +308,7 @@ class Handler:
     prepare: Step | None = None
     finish: Step | None = None
     agent: bool = False
-    """Its attempts append records and use the port: their start is recorded before the call."""
+    """Its attempts append records, as those that ask models do: their start is recorded before the call."""
 
     @property
     def has_lifecycle(self) -> bool:

@@ -590,6 +590,7 @@ CHANGING = (
     (r"[0-9,.]+ GiB", "N GiB"),
     (r"local disk \(\w+\)", "local disk (KIND)"),
     (r"extras [\w, ]+\w", "extras NAMES"),
+    (r'"token":\d+', '"token":TOKEN'),
 )
 """What differs from one time to the next although the clock stands still."""
 

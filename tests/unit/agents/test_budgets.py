@@ -8,14 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fixtures.agents import Answer, Model, Tools, agent, at_work, of_agent, records, tags
+from tests.fixtures.agents import Answer, Model, Tools, agent, at_work, handlers, of_agent, records, tags
 from tests.fixtures.cluster import TENANT, Cluster, Process, simulated
-from tests.fixtures.kernel.authoring import document
-from tidemill.agents.budget import amount_of
+from tests.fixtures.kernel.authoring import document, node
 from tidemill.bootstrap import engine_at
-from tidemill.engine.agents.accounts import RESERVED_MS, AgentAccounts
+from tidemill.engine.agents.accounts import SETTLED_WITHIN_MS, AgentAccounts
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Fail
+from tidemill.handlers.llm.accounting import amount_of
+from tidemill.handlers.llm.classify import classify_handler
+from tidemill.handlers.llm.node import llm_handler
 from tidemill.handlers.llm.provider import OnText, Prices, Question, Reply, Usage, bounded_usage
 from tidemill.kernel.events import NodeWaiting
 from tidemill.kernel.spending import Budget, Spend
@@ -208,9 +210,9 @@ async def test_a_run_without_budget_left_is_retried_after_a_patch(mill: Cluster)
 async def test_a_thousand_reservations_of_two_processes_never_exceed_the_day(mill: Cluster) -> None:
     one, other = (AgentAccounts(mill.store, Budget(100, None, None)) for _ in range(2))
     turns = enumerate([one, other] * 500)
-    answers = await asyncio.gather(*(each.of(TENANT).reserve(str(number), Spend(1, 5, 0)) for number, each in turns))
+    answers = await asyncio.gather(*(each.reserve(TENANT, str(number), Spend(1, 5, 0)) for number, each in turns))
     assert answers.count("") == 100 and answers.count("calls") == 900
-    assert await AgentAccounts(mill.store).of("other").reserve("x", Spend(1)) == "", "no budget, no limit"
+    assert await AgentAccounts(mill.store).reserve("other", "x", Spend(1)) == "", "no budget, no limit"
 
 
 @simulated
@@ -228,12 +230,26 @@ async def test_what_was_not_spent_is_left_for_others(mill: Cluster) -> None:
 @simulated
 async def test_reservations_of_lost_workers_are_released(mill: Cluster) -> None:
     lost = AgentAccounts(mill.store, Budget(1, None, None))
-    assert await lost.reserve(TENANT, "a", Spend(1)) == ""
+    assert await lost.reserve(TENANT, "a", Spend(1), seconds=3_600) == ""
     other = AgentAccounts(mill.store, Budget(1, None, None))
     assert await other.reserve(TENANT, "b", Spend(1)) == "calls"
-    await asyncio.sleep(RESERVED_MS / 1_000 + 1)
+    await asyncio.sleep(3_600)
+    assert await other.reserve(TENANT, "b", Spend(1)) == "calls", "a call may take as long as its time-out says"
+    await asyncio.sleep(SETTLED_WITHIN_MS / 1_000 + 1)
     await other.release_expired(TENANT, {})
     assert await other.reserve(TENANT, "b", Spend(1)) == ""
+
+
+@simulated
+async def test_a_call_that_outlives_its_reservation_is_counted_once(mill: Cluster) -> None:
+    accounts = AgentAccounts(mill.store, Budget(10, None, None))
+    assert await accounts.reserve(TENANT, "a", Spend(1, 50, 0), seconds=1) == ""
+    await asyncio.sleep(1 + SETTLED_WITHIN_MS / 1_000 + 1)
+    await accounts.release_expired(TENANT, {})
+    await accounts.settle(TENANT, "a", Spend(1, 70, 0))
+    await accounts.settle(TENANT, "a", Spend(1, 70, 0))
+    assert await accounts.spent_today(TENANT) == Spend(1, 70, 0)
+    assert await AgentAccounts(mill.store).spent_today(TENANT) == Spend(1, 70, 0)
 
 
 @simulated
@@ -281,3 +297,154 @@ def test_a_usage_that_cannot_be_gives_nothing_back_and_can_be_stored(lie: Usage)
     assert spent.tokens >= 0 and spent.micros >= 0
     assert max(msgspec.structs.astuple(spent)) < 2**62
     assert amount_of(lie, prices, -1e300).micros == 0
+
+
+# Chains of models
+
+
+class Chain(Model):
+    """Models of which some fail; each is asked by its name."""
+
+    def __init__(self, **failures: Fail) -> None:
+        super().__init__("done")
+        self.failures = failures
+
+    async def ask(self, question: Question, on_text: OnText) -> Reply:
+        reply = await super().ask(question, on_text)
+        if question.settings.model in self.failures:
+            raise self.failures[question.settings.model]
+        return reply
+
+    @property
+    def models(self) -> list[str]:
+        return [question.settings.model for question in self.questions]
+
+
+def chain_of(*models: str, **config: Any) -> dict[str, Any]:
+    """An agent that may ask these models; the first is dear, the others cost a tenth of it."""
+    first, *others = models
+    cheap = {"input_per_million": 10.0, "output_per_million": 100.0}
+    fallbacks = [{"provider": "other", "model": model, "prices": cheap} for model in others]
+    return agent(model=first, prices=PRICES, fallbacks=fallbacks, max_tokens=1_000, **config)
+
+
+BUSY, CUT = Fail("provider_unavailable", "busy", retryable=True), Fail("stream_cut", "cut", retryable=True)
+
+
+@simulated
+async def test_every_call_of_a_chain_is_recorded_and_paid_once(mill: Cluster) -> None:
+    model = Chain(one=BUSY, two=CUT)
+    worker = await at_work(mill, model)
+    worker.engine.agents.accounts = AgentAccounts(mill.store, Budget(100, None, None))
+    run = await worker.run(document(chain_of("one", "two", "three")))
+    assert (run.status, model.models) == ("COMPLETED", ["one", "two", "three"])
+    assert await tags(mill, run.run_id) == "begin failed again failed again reply"
+    busy, cut = (record for record in await records(mill, run.run_id) if record["t"] == "failed")
+    assert (busy["asked"], busy["spent"]) == (["scripted", "one"], [1])
+    calls, tokens, micros = cut["spent"]
+    assert cut["asked"] == ["other", "two"] and calls == 1 and tokens > 1_000
+    assert 100_000 < micros < 110_000, "it may have been billed: at its own prices, not at those of the first model"
+    state = await mill.state(run.run_id)
+    assert state.spent == Spend(3, tokens + 120, micros + 3_000, 60) and state.reserved == Spend()
+    assert await worker.engine.agents.accounts.spent_today(TENANT) == state.spent
+    (turn,) = (await worker.engine.transcript(run.run_id, "a")).turns
+    assert [(each.model, each.code) for each in turn.failed] == [("one", BUSY.code), ("two", CUT.code)]
+
+
+@simulated
+async def test_a_chain_ends_where_the_budget_does(mill: Cluster) -> None:
+    model = Chain(one=BUSY, two=BUSY)
+    worker = await at_work(mill, model)
+    run = await worker.run(document(chain_of("one", "two", "three", budget={"calls": 2})))
+    assert (run.nodes["a"]["error"]["code"], model.models) == ("budget_exceeded", ["one", "two"])
+    assert (await mill.state(run.run_id)).spent.calls == 2
+
+
+@simulated
+async def test_a_chain_whose_models_all_fail_counts_every_call(mill: Cluster) -> None:
+    model = Chain(one=BUSY, two=Fail("auth_failed", "no key"))
+    worker = await at_work(mill, model)
+    run = await worker.run(document(chain_of("one", "two", _retry={"max_attempts": 1})))
+    assert (run.nodes["a"]["error"]["code"], model.models) == ("provider_unavailable", ["one", "two"] * 3)
+    assert (await mill.state(run.run_id)).spent == Spend(6)
+    assert len((await worker.engine.transcript(run.run_id, "a")).open_failures) == 6
+
+
+# Nodes that ask once
+
+
+ONCE: dict[str, dict[str, Any]] = {
+    "llm": {"prompt": "Tides?"},
+    "classify": {"text": "It broke", "labels": ["bug", "other"]},
+}
+
+
+def asking(kind: str, name: str = "a", **config: Any) -> dict[str, Any]:
+    return node(name, type=kind, config={"provider": "scripted", "answers": ["-"], **ONCE[kind], **config})
+
+
+async def with_model(mill: Cluster, model: Model, name: str = "w1") -> Process:
+    providers = {"scripted": model.once, "other": model.once}
+    asking_once = [llm_handler(providers), classify_handler(providers)]
+    others = [each for each in handlers(model) if each.type.name not in ONCE]
+    return await mill.process(name, handlers=[*others, *asking_once])
+
+
+LABEL = '{"label": "bug", "confidence": 1}'
+
+
+@pytest.mark.parametrize("kind", ONCE)
+@simulated
+async def test_what_a_node_that_asks_once_spends_counts_for_the_run(mill: Cluster, kind: str) -> None:
+    worker = await with_model(mill, Model(LABEL))
+    worker.engine.agents.accounts = AgentAccounts(mill.store, Budget(100, None, None))
+    run = await worker.run(document(asking(kind, prices=PRICES)))
+    assert run.status == "COMPLETED"
+    assert run.spent == {"calls": 1, "tokens": 120, "cached_tokens": 60, "cost": 0.03}
+    assert (await mill.state(run.run_id)).reserved == Spend()
+    assert await worker.engine.agents.accounts.spent_today(TENANT) == Spend(1, 120, 30_000, 60)
+    (row,) = (await worker.engine.usage.find()).rows
+    assert (row.model_calls, row.model_tokens, row.cached_tokens, row.model_cost) == (1, 120, 60, 0.03)
+    with pytest.raises(Rejected) as refused:
+        await worker.engine.transcript(run.run_id, "a")
+    assert refused.value.code == "agent_unknown"
+
+
+@simulated
+async def test_repairs_and_failed_calls_of_a_node_that_asks_once_count(mill: Cluster) -> None:
+    model = Chain(one=BUSY, two=CUT)
+    worker = await with_model(mill, model)
+    schema = {"type": "object"}
+    fallbacks = [{"provider": "other", "model": name} for name in ("two", "three")]
+    flow = asking("llm", model="one", schema=schema, fallbacks=fallbacks, max_tokens=1_000)
+    run = await worker.run(document(flow | {"retry": {"max_attempts": 1}}))
+    assert (run.nodes["a"]["error"]["code"], model.models) == ("output_invalid", ["one", "two", "three", "three"])
+    found = [record for record in await records(mill, run.run_id) if record["t"] == "call"]
+    assert [record.get("code", "") for record in found] == [BUSY.code, CUT.code, "", ""]
+    tokens = found[1]["spent"][1]
+    assert tokens > 1_000 and (await mill.state(run.run_id)).spent == Spend(4, tokens + 240, 0, 120)
+
+
+@pytest.mark.parametrize("whose", ["run", "day"])
+@simulated
+async def test_nodes_that_ask_once_stop_at_the_budget(mill: Cluster, whose: str) -> None:
+    model = Model(LABEL, takes_s=1.0)
+    worker = await with_model(mill, model)
+    if whose == "day":
+        worker.engine.agents.accounts = AgentAccounts(mill.store, Budget(5, None, None))
+    limits = {"budget": {"calls": 5}} if whose == "run" else {}
+    flow = asking("llm") | {"map": {"over": list(range(20)), "tolerate": 20}}
+    run = await worker.run(document(flow, limits=limits))
+    assert (len(model.asked), run.spent["calls"], (await mill.state(run.run_id)).reserved) == (5, 5, Spend())
+
+
+@simulated
+async def test_a_lost_call_of_a_node_that_asks_once_counts(mill: Cluster) -> None:
+    model = Model(LABEL, takes_s=5.0)
+    first = await with_model(mill, model)
+    run_id = await first.start(document(asking("llm", max_tokens=1_000)))
+    await mill.until(lambda: bool(model.asked))
+    first.kill()
+    run = await (await with_model(mill, model, "w2")).end(run_id)
+    assert (run.status, run.spent["calls"], len(model.asked)) == ("COMPLETED", 2, 2)
+    assert run.spent["tokens"] > 1_120, "what became of the first call is unknown"

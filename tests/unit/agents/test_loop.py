@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
-from tests.fixtures.agents import Model, Tools, agent, at_work, handlers, of_agent, records, tags
-from tests.fixtures.cluster import Cluster, Process, simulated
+from tests.fixtures.agents import Model, Tools, agent, at_work, of_agent, records, tags
+from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
+from tests.fixtures.killed_agents import run_with_kills
 from tidemill.agents.conversation import restored
 from tidemill.handlers.contract import Fail
 from tidemill.handlers.llm.provider import OnText, Question, Reply
@@ -178,65 +178,16 @@ def _kills_after_every_call(model: Model, tools: Tools) -> CrashPlan:
     return CrashPlan(dies)
 
 
-async def _run_with_kills(mill: Cluster, model: Model, tools: Tools, plan: CrashPlan, flow: Any) -> tuple[Process, str]:
-    """Start a new process whenever one has died, until one has ended the run."""
-    run_id = ""
-    for number in range(100):
-        process = mill.build(f"w{number}", handlers=handlers(model, tools))
-        await process.open()
-        if not run_id:
-            run_id = await process.start(flow)
-        process.follow(plan)
-        died = asyncio.create_task(mill.until(lambda name=process.name: name not in mill.processes, within_s=3_000))
-        ended = asyncio.create_task(process.engine.result(run_id, timeout_s=3_000))
-        await asyncio.wait({died, ended}, return_when=asyncio.FIRST_COMPLETED)
-        over = ended.done() and not ended.cancelled() and ended.exception() is None
-        for task in (died, ended):
-            task.cancel()
-        await asyncio.gather(died, ended, return_exceptions=True)
-        if over:
-            return cast(Process, process), run_id
-    raise AssertionError("it does not end")
-
-
 @simulated
 async def test_killed_after_every_call_it_repeats_none(mill: Cluster) -> None:
     model, tools = Model(*[ADD, {"pay": {"amount": 1}}] * (TURNS // 2), "done"), Tools()
     plan = _kills_after_every_call(model, tools)
-    worker, run_id = await _run_with_kills(mill, model, tools, plan, of_agent(budget={"identical_calls": 50}))
+    worker, run_id = await run_with_kills(mill, model, tools, plan, of_agent(budget={"identical_calls": 50}))
     run = await worker.end(run_id)
     assert (run.status, run.outputs["a"]["value"]) == ("COMPLETED", "done")
     assert len(plan.crashes) >= 2 * TURNS
     assert model.asked == list(range(TURNS + 1)), "no call whose reply is in the log is made again"
     assert set(tools.calls.values()) == {1} and tools.calls.total() == TURNS
-
-
-@pytest.mark.parametrize("seed", range(20))
-@simulated
-async def test_killed_anywhere_it_repeats_no_call_that_is_in_the_log(mill: Cluster, seed: int) -> None:
-    """A call that was lost is announced before it is made again; without an announcement no call is made."""
-    rng = random.Random(seed)
-    script = [rng.choice((ADD, {"pay": {"amount": 1}}, {"add": {"a": 1}, "pay": {"amount": 2}})) for _ in range(8)]
-    model, tools = Model(*script, "done", takes_s=0.2), Tools()
-    in_a_row = [0]
-
-    def dies(boundary: Boundary) -> bool:
-        """Not five times in a row without a record: that is given up."""
-        if boundary.when == "after" and "NodeAppended" in boundary.about:
-            in_a_row[0] = 0
-        dead = "a" in boundary.nodes and in_a_row[0] < 4 and rng.random() < 0.1
-        in_a_row[0] += dead
-        return dead
-
-    plan = CrashPlan(dies)
-    worker, run_id = await _run_with_kills(mill, model, tools, plan, of_agent(budget={"identical_calls": 50}))
-    run = await worker.end(run_id)
-    assert (run.status, run.outputs["a"]["turns"]) == ("COMPLETED", 9)
-    announced = [record for record in await records(mill, run_id) if "ask" in record]
-    assert model.asked == sorted(model.asked), "no earlier turn is asked for again"
-    assert len(model.asked) <= len(announced)
-    paid = [key for key, count in tools.calls.items() if key.startswith("pay") and count > 1]
-    assert paid == []
 
 
 @simulated

@@ -15,7 +15,18 @@ import msgspec
 
 from tidemill.cli.render.board import SIGNS, NodeProgress, RunProgress, detail, duration, passes
 from tidemill.cli.render.tables import dotted, snippet
-from tidemill.cli.render.terminal import BOLD, CYAN, DIM, GREEN, RED, YELLOW, Styler, columns, sanitize
+from tidemill.cli.render.terminal import (
+    BOLD,
+    CYAN,
+    DIM,
+    GREEN,
+    RED,
+    YELLOW,
+    Styler,
+    columns,
+    sanitize,
+    text_lines,
+)
 
 TEXT_LINES_MAX = 12
 """Lines of what a model said in a turn; the transcript has all."""
@@ -52,7 +63,8 @@ class AgentTurns:
             case "tool":
                 return [self._result(event, record)]
             case "failed":
-                return [Told(f"  ✗ {dotted('model', _words(record))}", RED)]
+                asked = record.get("asked") or ["", ""]
+                return [Told(f"  ✗ {dotted(sanitize(asked[1] or asked[0] or 'model'), error_words(record))}", RED)]
             case "note":
                 return [Told(f"  ! {snippet(record.get('text', ''), columns() - 4)}", YELLOW)]
         return []
@@ -60,7 +72,7 @@ class AgentTurns:
     def _reply(self, event: Mapping[str, Any], record: Mapping[str, Any], *, text: bool) -> Iterator[Told]:
         if text:
             yield self.header(event, sanitize(record.get("model", "")), duration(record.get("ms", 0)))
-            lines = sanitize(record.get("text", "")).strip().splitlines()
+            lines = text_lines(record.get("text", "").strip(), 2)
             for line in lines[:TEXT_LINES_MAX]:
                 yield Told(f"  {line}".rstrip())
             if len(lines) > TEXT_LINES_MAX:
@@ -77,7 +89,7 @@ class AgentTurns:
         calls, number = self._calls.get(_place(event), []), record.get("n", 0)
         name = sanitize(calls[number]) if len(calls) > 1 and number < len(calls) else ""
         if record.get("error"):
-            return Told(f"    ✗ {dotted(name, _words(_error_in(record)))}", RED)
+            return Told(f"    ✗ {dotted(name, error_words(error_in(record['text'], record['error'])))}", RED)
         width = max(20, columns() - len(name) - 24)
         said = _preview(record) or snippet(record.get("text", ""), width)
         return Told(f"    ✓ {dotted(name, said, duration(record.get('ms', 0)))}", GREEN)
@@ -87,8 +99,12 @@ def _place(event: Mapping[str, Any]) -> tuple[str, int, int]:
     return event["node"], event["visit"], event.get("index", -1)
 
 
-def _words(error: Mapping[str, Any]) -> str:
-    return snippet(f"{error.get('code', '')}: {error.get('message', '')}", columns() - 8)
+def error_words(error: Mapping[str, Any]) -> str:
+    """The error of a call in a line, with the first of its problems."""
+    first: Mapping[str, str] = next(iter(error.get("problems") or ()), {})
+    detail = ": ".join(filter(None, (first.get("path", ""), first.get("message", ""))))
+    parts = (error.get("code", ""), error.get("message", ""), detail)
+    return snippet(": ".join(filter(None, map(str, parts))), columns() - 8)
 
 
 def _decoded(text: Any) -> Any:
@@ -98,10 +114,11 @@ def _decoded(text: Any) -> Any:
         return None
 
 
-def _error_in(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    said = _decoded(record.get("text"))
+def error_in(result: Any, code: str) -> Mapping[str, Any]:
+    """The error that the result of a call tells, decoded or as text."""
+    said = _decoded(result) if isinstance(result, str) else result
     error = said.get("error") if isinstance(said, dict) else None
-    return error if isinstance(error, dict) else {"code": record["error"]}
+    return error if isinstance(error, dict) else {"code": code}
 
 
 def _preview(record: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import IO, Any
 
 import msgspec
@@ -282,7 +283,7 @@ def reference(workflow: str, version: int, revision: int | None) -> str:
 
 
 def spending_words(spent: Mapping[str, Any] | None) -> str:
-    """What agents have spent on models; empty if nothing."""
+    """What was spent on models; empty if nothing."""
     if not spent:
         return ""
     tokens = f"{spent['tokens']:,} tokens" + (f" ({spent['cached_tokens']:,} cached)" if spent["cached_tokens"] else "")
@@ -393,6 +394,10 @@ def _next(session: StoreSession, view: RunView) -> str:
 
 
 NAMES_COLUMNS_MAX = 600
+COMPARED_DEPTH = 3
+FIELDS_SHOWN_MAX = 20
+"""Of one node that differs."""
+ABSENT = "(not there)"
 DIFFERENCES_SHOWN_MAX = 50
 
 
@@ -471,13 +476,24 @@ def _differing(node: Mapping[str, Any]) -> Iterator[Line]:
     left, right = node["left"], node["right"]
     name = str(node["node"])
     if left is None or right is None:
-        yield Line((name, *("(not there)" if side is None else str(side.get("status", "")) for side in (left, right))))
+        yield Line((name, *(ABSENT if side is None else str(side.get("status", "")) for side in (left, right))))
         return
-    room = columns() // 2
-    for field in ("status", "visits", "attempts", "output"):
-        if left.get(field) != right.get(field):
-            yield Line((name, *(f"{field} {snippet(side.get(field), room)}" for side in (left, right))))
-            name = ""
+    room, facts = columns() // 2, ("status", "visits", "attempts", "error", "output")
+    pairs = (pair for field in facts for pair in _apart(field, left.get(field), right.get(field)))
+    for field, *values in islice(pairs, FIELDS_SHOWN_MAX):
+        yield Line((name, *(f"{field} {snippet(value, room)}" for value in values)))
+        name = ""
+
+
+def _apart(field: str, left: Any, right: Any, depth: int = 0) -> Iterator[tuple[str, Any, Any]]:
+    """The places in which two values differ, each with both sides; two mappings are compared key by key."""
+    if left == right:
+        return
+    if not (isinstance(left, dict) and isinstance(right, dict)) or depth == COMPARED_DEPTH:
+        yield field, left, right
+        return
+    for key in dict.fromkeys((*left, *right)):
+        yield from _apart(f"{field}.{key}", left.get(key, ABSENT), right.get(key, ABSENT), depth + 1)
 
 
 def print_diff(found: Diff) -> None:

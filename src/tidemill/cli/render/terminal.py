@@ -190,6 +190,14 @@ def padded(text: str, columns_wanted: int) -> str:
     return text + " " * (columns_wanted - room(text))
 
 
+def text_lines(text: str, indent: int) -> list[str]:
+    """The lines of a text that is printed with an indent; on a terminal, long ones are folded between words."""
+    lines = sanitize(text).strip("\n").splitlines()
+    if not sys.stdout.isatty():
+        return lines
+    return [part for line in lines for part in folded(line, columns() - indent)]
+
+
 def folded(line: str, columns_max: int) -> list[str]:
     """A line as several, none wider than this unless it is one long word; blanks at its beginning stay."""
     if room(line) <= columns_max:

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidemill.agents.transcript import Transcript, TranscriptCall, TranscriptTurn
+from tidemill.agents.transcript import FailedCall, Transcript, TranscriptCall, TranscriptTurn
+from tidemill.cli.render.progress import error_in, error_words
 from tidemill.cli.render.tables import dotted, file_words, print_facts, print_hint, print_title, snippet
-from tidemill.cli.render.terminal import BOLD, CYAN, DIM, GREEN, RED, YELLOW, Styler, columns, sanitize
+from tidemill.cli.render.terminal import (
+    BOLD,
+    CYAN,
+    DIM,
+    GREEN,
+    RED,
+    YELLOW,
+    Styler,
+    columns,
+    sanitize,
+    text_lines,
+)
 
 INDENT = 2
 CALL_INDENT = 4
@@ -25,7 +37,7 @@ def print_transcript(transcript: Transcript) -> None:
         print()
         _print_turn(turn)
     for failed in transcript.open_failures:
-        print(f"{' ' * INDENT}{Styler()('failed', RED)}  {sanitize(f'{failed.code}: {failed.message}')}")
+        _print_failed(failed)
     if not transcript.turns and not transcript.open_failures:
         print_hint("the model has not answered yet")
 
@@ -56,7 +68,7 @@ def _print_turn(turn: TranscriptTurn) -> None:
     for note in turn.notes:
         _print_text("engine", note)
     for failed in turn.failed:
-        print(f"{' ' * INDENT}{paint('failed', RED)}  {sanitize(f'{failed.code}: {failed.message}')}")
+        _print_failed(failed)
     usage = turn.usage or {}
     used = f"{usage.get('input_tokens', 0):,} + {usage.get('output_tokens', 0):,} tokens" if usage else ""
     cost = "" if turn.cost is None else f"{turn.cost:.6f}"
@@ -70,6 +82,11 @@ def _print_turn(turn: TranscriptTurn) -> None:
         _print_call(call)
 
 
+def _print_failed(failed: FailedCall) -> None:
+    said = dotted(failed.model or failed.provider, f"{failed.code}: {failed.message}")
+    print(f"{' ' * INDENT}{Styler()('failed', RED)}  {sanitize(said)}")
+
+
 def _print_call(call: TranscriptCall) -> None:
     paint, width = Styler(), columns() - CALL_INDENT - INDENT
     mark, colour = _MARKS.get(call.status, ("pending", DIM))
@@ -78,6 +95,8 @@ def _print_call(call: TranscriptCall) -> None:
     print(f"{' ' * INDENT}{paint(name, CYAN)}  {arguments}")
     if call.status == "waiting":
         said = f"for {call.waits_for}"
+    elif call.error:
+        said = error_words(error_in(call.result, call.error))
     elif call.reference is not None:
         said = dotted(file_words(call.reference), snippet(call.preview, width // 2))
     else:
@@ -90,7 +109,7 @@ def _print_call(call: TranscriptCall) -> None:
 
 def _print_text(label: str, text: str) -> None:
     paint, margin = Styler(), " " * INDENT
-    lines = sanitize(text).splitlines()
+    lines = text_lines(text, INDENT)
     if label:
         print(f"{margin}{paint(label, DIM)}")
     for line in lines[:TEXT_LINES_MAX]:

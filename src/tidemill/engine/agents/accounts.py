@@ -30,8 +30,8 @@ from tidemill.stores.contract import Commit, Committed, Snapshot, Store, Stream,
 SESSION, DAY = "agent_session", "agent_day"
 """Kinds of streams."""
 RACES_MAX = 64
-RESERVED_MS = 900_000
-"""After this time a reservation is not settled any more: its worker was lost."""
+SETTLED_WITHIN_MS = 60_000
+"""Behind the time that a call may take; after that its worker is believed to be lost."""
 RELEASE_EVERY_MS = 60_000
 FORGET_OLD_EVERY_MS = 3_600_000
 FORGOTTEN_MAX = 200
@@ -158,8 +158,8 @@ class AgentAccounts:
 
     # Days
 
-    async def reserve(self, tenant: str, key: str, amount: Spend) -> str:
-        """Set an amount of today's budget aside; what is used up instead, or an empty text."""
+    async def reserve(self, tenant: str, key: str, amount: Spend, seconds: float = 0.0) -> str:
+        """Set an amount of today's budget aside for so many seconds; what is used up instead, or an empty text."""
         if self._budget == NO_BUDGET:
             return ""
         stream = self._today(tenant)
@@ -173,7 +173,8 @@ class AgentAccounts:
             left = left_of(self._budget, day.used)
             if used_up := exhausted(left, amount):
                 return records, used_up
-            return [*records, Reserved(key=key, amount=cut(amount, left), expires_ms=now_ms + RESERVED_MS)], ""
+            expires_ms = now_ms + round(seconds * 1_000) + SETTLED_WITHIN_MS
+            return [*records, Reserved(key=key, amount=cut(amount, left), expires_ms=expires_ms)], ""
 
         used_up = await self._change(stream, decide)
         if not used_up:
@@ -183,11 +184,11 @@ class AgentAccounts:
         return used_up
 
     async def settle(self, tenant: str, key: str, spent: Spend) -> None:
-        """Count what was spent; one that has expired, or was settled before, is not counted again."""
+        """Count what was spent, once, also of a call that took longer than its amount was set aside for."""
         stream = self._streams.pop(key, None)
         if stream is not None:
             settled = Settled(key=key, spent=spent)
-            await self._change(stream, lambda day, now_ms: ([settled] if key in day.reservations else [], ""))
+            await self._change(stream, lambda day, now_ms: ([settled], ""))
 
     async def release_expired(self, tenant: str, cursor: Cursor) -> Cursor:
         """Release what was reserved and never settled, as a maintenance task."""
@@ -331,8 +332,8 @@ class TenantAccounts:
             prompt, answer = mask.text(prompt), mask.text(answer)
         await self._accounts.remember(self._tenant, name, remembered(key, prompt, answer, at_ms))
 
-    async def reserve(self, key: str, amount: Spend) -> str:
-        return await self._accounts.reserve(self._tenant, key, amount)
+    async def reserve(self, key: str, amount: Spend, seconds: float) -> str:
+        return await self._accounts.reserve(self._tenant, key, amount, seconds)
 
     async def settle(self, key: str, spent: Spend) -> None:
         await self._accounts.settle(self._tenant, key, spent)

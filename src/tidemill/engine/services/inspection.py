@@ -275,13 +275,14 @@ class InspectionService:
         if act is None and number == cell.visit:
             raise rejected("place_invalid", f"node {node} has no item {index}", path="/index", hint=ITEM_HINT)
         kind = entry.flow.workflow.by_id[node].type.partition("@")[0]
-        if kind != AGENT and (act is None or not act.appended):
+        if kind != AGENT:
             hint = "`tidemill runs logs` shows what other nodes say"
             raise rejected("agent_unknown", f"node {node} is of type {kind}, not an agent", path="/node", hint=hint)
         made = Transcript(run_id=run_id, node=node, visit=number, index=place)
         if act is not None:
             made.status = act.status
-            made.error = None if act.error is None else {"code": act.error.code, "message": act.error.message}
+            if (error := act.error) is not None:
+                made.error = {"code": error.code, "message": error.message, "hint": error.hint}
             if not act.appended:
                 return made
         after = 0 if act is None else act.appended_from - 1

@@ -16,6 +16,7 @@ import msgspec
 
 from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, object_schema
+from tidemill.handlers.llm.accounting import accounted
 from tidemill.handlers.llm.fallback import ask_in_order
 from tidemill.handlers.llm.node import SECRET_FIELDS, check_model, model_schema
 from tidemill.handlers.llm.provider import ForbiddenAt, Providers, Question, Reply, Settings
@@ -87,18 +88,16 @@ def classify_type(providers: Providers) -> NodeType:
 
 
 def classify_handler(providers: Providers, close: Callable[[], Awaitable[None]] | None = None) -> Handler:
-    ask = ask_in_order(providers)
-
     async def work(context: NodeContext) -> HandlerOutcome:
         config = context.config
         settings = msgspec.convert(config, Settings)
         if config.get("otherwise") not in (None, *config["labels"]):
             raise Fail("config_invalid", f"/otherwise: {config['otherwise']!r} is none of the labels")
         question = question_of(config, settings, context.forbidden_at)
-        answer = await answered(ask, question, context)
+        answer = await answered(ask_in_order(accounted(providers, context)), question, context)
         return Done(_labelled(config, answer) | answer.account(with_fallbacks=bool(settings.fallbacks)))
 
-    return Handler(classify_type(providers), work, close=close)
+    return Handler(classify_type(providers), work, close=close, agent=True)
 
 
 def question_of(config: dict[str, Any], settings: Settings, forbidden_at: ForbiddenAt = None) -> Question:

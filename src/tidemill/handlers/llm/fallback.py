@@ -64,7 +64,7 @@ def ask_in_order(providers: Providers) -> Ask:
                     cost=None if reply.usage is None or settings.prices is None else reply.usage.cost(settings.prices),
                     failed=tuple(_failed_call(*failure) for failure in failures),
                 )
-        raise _combined(failures)
+        raise combined(failures)
 
     return ask
 
@@ -79,7 +79,7 @@ def _failed_call(settings: Settings, error: Fail) -> FailedCall:
     )
 
 
-def _combined(failures: list[tuple[Settings, Fail]]) -> Fail:
+def combined(failures: list[tuple[Settings, Fail]]) -> Fail:
     """The failure of a chain: its first one that can be retried, or else its first one; notes tell of the others."""
     retryable = [error for _, error in failures if error.retryable]
     chosen = retryable[0] if retryable else failures[0][1]

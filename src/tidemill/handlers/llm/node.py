@@ -12,6 +12,7 @@ import msgspec
 
 from tidemill.handlers.contract import Done, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.http import exchange
+from tidemill.handlers.llm.accounting import accounted
 from tidemill.handlers.llm.fallback import ask_in_order
 from tidemill.handlers.llm.provider import TOKENS_MAX, ForbiddenAt, Message, Providers, Question, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
@@ -148,17 +149,15 @@ def llm_type(providers: Providers) -> NodeType:
 
 
 def llm_handler(providers: Providers, close: Callable[[], Awaitable[None]] | None = None) -> Handler:
-    ask = ask_in_order(providers)
-
     async def work(context: NodeContext) -> HandlerOutcome:
         settings = msgspec.convert(context.config, Settings)
         question = question_of(context.config, settings, context.forbidden_at)
-        answer = await answered(ask, question, context)
+        answer = await answered(ask_in_order(accounted(providers, context)), question, context)
         account = answer.account(with_fallbacks=bool(settings.fallbacks))
         output = {"text": answer.reply.text, "finish_reason": answer.reply.finish_reason, **account}
         return Done(output if "schema" not in context.config else output | {"value": answer.value})
 
-    return Handler(llm_type(providers), work, close=close)
+    return Handler(llm_type(providers), work, close=close, agent=True)
 
 
 def question_of(config: dict[str, Any], settings: Settings, forbidden_at: ForbiddenAt = None) -> Question:

@@ -39,6 +39,7 @@ def test_a_turn_has_a_header_and_every_call_and_result_a_line(capsys: pytest.Cap
     events = [
         record(t="begin", prompt="Go"),
         record(t="failed", code="timeout", message="too slow"),
+        record(t="failed", code="timeout", message="again", asked=["openai", "small"]),
         reply("First.\nThen.", "a", "b"),
         record(t="tool", n=0, text="{}", preview='{"type":"table","row_count":2}', ms=5),
         record(t="tool", n=1, text=ERROR, error="tool_not_allowed", ms=0),
@@ -50,6 +51,7 @@ def test_a_turn_has_a_header_and_every_call_and_result_a_line(capsys: pytest.Cap
         lines.see(event)
     assert capsys.readouterr().out.splitlines() == [
         "  ✗ model · timeout: too slow",
+        "  ✗ small · timeout: again",
         "a · turn 1 · tiny · 20 ms",
         "  First.",
         "  Then.",
@@ -100,3 +102,11 @@ def test_the_row_of_an_agent_shows_what_it_is_saying() -> None:
     assert shown.rows["a"].said == "I look first."
     shown.apply(IN_ORDER[2])
     assert shown.rows["a"].said == ""
+
+
+def test_a_refused_call_says_what_is_wrong_with_it() -> None:
+    problems = [{"code": "schema_mismatch", "path": "/piece", "message": "there is no key here"}]
+    error = {"code": "arguments_invalid", "message": "the arguments do not fit stock", "problems": problems}
+    (told,) = AgentTurns().see(record(t="tool", n=0, text=msgspec.json.encode({"error": error}).decode(), error="x"))
+    words = "arguments_invalid: the arguments do not fit stock: /piece: there is no key here"
+    assert told.text == f"    ✗ {words}"
