@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.web.conftest import PHONE, NewPage, Watch
 from tests.web.screens import open_screen
-from tests.web.server import Server
+from tests.web.server import Server, served, wait
 
 
 @pytest.fixture
@@ -65,8 +66,14 @@ def test_watch_an_agent(page: Page, server: Server) -> None:
     assert server.run(run_id)["status"] == "RUNNING"
     expect(step.get_by_role("region", name="Turn 1")).to_contain_text("execute_pipeline")
     expect(step.get_by_role("region", name="Turn 3")).to_contain_text("We are sorry", timeout=60_000)
-    expect(step).to_contain_text("tokens")
-    server.approval(run_id)
+    expect(step).to_contain_text("cached")
+    # What it spends is told while it works, and in the list when the run has ended.
+    expect(page.locator("header", has_text="Agents spent")).to_contain_text(re.compile(r"\$0\.00\d+ ?· [\d,]+ tokens"))
+    server.post(f"/approvals/{server.approval(run_id)['approval_id']}/decide", {"decision": "approve"})
+    server.until(run_id, "COMPLETED")
+    open_screen(page, server, "/runs?q=workflow:complaint-desk status:completed")
+    expect(page.get_by_role("columnheader", name="Spent")).to_be_visible()
+    expect(page.locator("[role=row]", has=page.locator(f'a[href*="{run_id}"]'))).to_contain_text(re.compile(r"\$0\.00"))
 
 
 def test_fix_and_continue(page: Page, server: Server, failed: str) -> None:
@@ -183,6 +190,48 @@ def test_a_run_changes_before_the_eyes(page: Page, server: Server) -> None:
     expect(dispatch).to_have_accessible_name(re.compile("2 of 3 arrived, waiting for courier"))
     server.post(f"/runs/{run_id}/signal", {"name": "courier", "payload": {"name": "Kim"}})
     expect(dispatch).to_have_accessible_name(re.compile("succeeded", re.IGNORECASE))
+
+
+def test_rows_do_not_wait_for_code_nor_for_counts(page: Page, server: Server, failed: str) -> None:
+    asked: list[str] = []
+    counts: list[Route] = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(server.url)))
+    # The code of the list comes only after its rows were asked for, and its counts come later.
+    with page.expect_request(re.compile(r"/api/v1/runs\?")) as rows:
+        page.route(re.compile(r"/assets/runs-.*\.js"), lambda route: rows.value and route.continue_())
+        page.route(re.compile("/runs/summary"), lambda route: counts.append(route))
+        page.goto(f"{server.url}/runs?q=status:failed", wait_until="commit")
+    expect(page.locator(f'[role=row] a[href*="{failed}"]')).to_be_visible()
+    wait(lambda: page.wait_for_timeout(20) or counts, bool, "nothing is counted")
+    # Counts of other queries and what only completions need are not asked for.
+    assert sum("/runs/summary" in each for each in asked) == 1
+    assert not any("/api/v1/workflows" in each for each in asked)
+    page.keyboard.press("/")
+    with page.expect_response(re.compile("/api/v1/workflows")):
+        page.keyboard.type(" work")
+    counts[0].continue_()
+    expect(page.get_by_role("tab", name=re.compile(r"^Runs \d"))).to_be_visible()
+
+
+def test_the_inbox_follows_runs(new_page: NewPage, tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        server.publish_demo("invoice-approval")
+        page = new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url) if "/approvals?" in request.url else None)
+        page.clock.install()
+        page.goto(f"{server.url}/approvals?tab=all")
+        expect(page.get_by_text("Nobody is asked anything")).to_be_visible()
+        before = sum("limit=50" in each for each in asked)
+        # Nothing happens, and nothing is asked.
+        page.clock.fast_forward(20_000)
+        assert sum("limit=50" in each for each in asked) == before
+        run_id = server.start("invoice-approval", {"number": "IN-2044", "supplier": "Northwind", "amount": 4_820.5})
+        server.approval(run_id)
+        expect(page.get_by_role("link", name=re.compile("Northwind"))).to_be_visible()
+        server.post(f"/runs/{run_id}/cancel")
+        expect(page.get_by_role("link", name=re.compile("Northwind"))).to_have_count(0)
+        page.close()
 
 
 def test_keyboard_only(page: Page, server: Server, failed: str) -> None:

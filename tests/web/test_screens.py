@@ -36,7 +36,7 @@ def paths(server: Server) -> Mapping[str, str]:
     server.approval(agent)
     return {
         "runs": "/runs",
-        "failures": "/runs?tab=failures",
+        "failures": "/runs?show=failures",
         **{view: f"/runs/{order}?view={view}" for view in ("graph", "timeline", "history", "state")},
         "failed": f"/runs/{failed}",
         "agent": f"/runs/{agent}?node=answer&tab=transcript",

@@ -2,7 +2,7 @@
 import { QueryClientProvider } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, redirect, RouterProvider } from "@tanstack/react-router";
 import { BASE } from "./api/client";
-import { fetchMe, keys, prefetchRun, queryClient } from "./api/queries";
+import { fetchMe, keys, prefetchRun, queryClient, runListQuery } from "./api/queries";
 import { Shell } from "./shell/shell";
 import { Button, Empty, ErrorState, Loading, TooltipProvider } from "./ui";
 
@@ -19,7 +19,17 @@ const home = createRoute({
   },
 });
 const signIn = createRoute({ getParentRoute: () => root, path: "/sign-in", validateSearch: anySearch, component: lazyRouteComponent(() => import("./shell/sign-in")) });
-const runs = createRoute({ getParentRoute: () => root, path: "/runs", validateSearch: anySearch, component: lazyRouteComponent(() => import("./runs")) });
+const runs = createRoute({
+  getParentRoute: () => root,
+  path: "/runs",
+  validateSearch: anySearch,
+  // The rows are asked for while the code of their page is still on its way.
+  loaderDeps: ({ search }: { search: Record<string, unknown> }) => ({ q: search.q }),
+  loader: ({ deps: { q }, cause }) => {
+    if (cause === "enter") void queryClient.prefetchInfiniteQuery(runListQuery(typeof q === "string" ? q : ""));
+  },
+  component: lazyRouteComponent(() => import("./runs")),
+});
 const run = createRoute({
   getParentRoute: () => root,
   path: "/runs/$runId",
@@ -28,6 +38,13 @@ const run = createRoute({
     if (cause === "enter") prefetchRun(params.runId);
   },
   component: lazyRouteComponent(() => import("./run")),
+});
+const startWhat = createRoute({
+  getParentRoute: () => root,
+  path: "/start",
+  beforeLoad: () => {
+    throw redirect({ to: "/workflows", replace: true });
+  },
 });
 const start = createRoute({ getParentRoute: () => root, path: "/start/$workflow", validateSearch: anySearch, component: lazyRouteComponent(() => import("./start")) });
 const approvals = createRoute({ getParentRoute: () => root, path: "/approvals", validateSearch: anySearch, component: lazyRouteComponent(() => import("./approvals")) });
@@ -39,7 +56,7 @@ const workers = createRoute({ getParentRoute: () => root, path: "/workers", vali
 const deadLetters = createRoute({ getParentRoute: () => root, path: "/dead-letters", validateSearch: anySearch, component: lazyRouteComponent(() => import("./dead-letters")) });
 
 const router = createRouter({
-  routeTree: root.addChildren([home, signIn, runs, run, start, approvals, approval, decide, workflows, workflow, workers, deadLetters]),
+  routeTree: root.addChildren([home, signIn, runs, run, startWhat, start, approvals, approval, decide, workflows, workflow, workers, deadLetters]),
   basepath: BASE,
   defaultPreload: "intent",
   defaultPreloadStaleTime: 0,

@@ -2,7 +2,7 @@
 import { QueryCache, QueryClient, useQuery, type UseQueryResult } from "@tanstack/react-query";
 import { api, Problem, seg, setCsrfToken } from "./client";
 import type { Explanation, RunAnswer } from "../run/model";
-import type { Me, Page, Version, WorkflowRow } from "./types";
+import type { Me, Page, RunRow, Version, WorkflowRow } from "./types";
 
 export const queryClient: QueryClient = new QueryClient({
   queryCache: new QueryCache({
@@ -67,11 +67,24 @@ export function prefetchRun(id: string): void {
   void queryClient.prefetchQuery(whyQuery(id));
 }
 
-export function useWorkflows(query = "", limit = 100): UseQueryResult<Page<WorkflowRow>, Problem> {
+/** As many rows as a large screen shows; further pages have more. */
+const FIRST_ROWS = 50;
+const MORE_ROWS = 100;
+
+/** The runs that a query finds, newest first, page by page. */
+export const runListQuery = (query: string) => ({
+  queryKey: ["runs", query, "list"] as const,
+  queryFn: ({ pageParam, signal }: { pageParam: string | null; signal: AbortSignal }) =>
+    api<Page<RunRow>>("GET", "/runs", { query: { query, limit: pageParam === null ? FIRST_ROWS : MORE_ROWS, after: pageParam }, signal }),
+  initialPageParam: null as string | null,
+});
+
+export function useWorkflows(query = "", limit = 100, enabled = true): UseQueryResult<Page<WorkflowRow>, Problem> {
   return useQuery<Page<WorkflowRow>, Problem>({
     queryKey: [...keys.workflows(query), limit],
     queryFn: ({ signal }) => api<Page<WorkflowRow>>("GET", "/workflows", { query: { query, limit }, signal }),
     staleTime: 30_000,
+    enabled,
   });
 }
 

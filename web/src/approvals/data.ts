@@ -104,10 +104,10 @@ export function afterTimeout(review: { on_timeout: string; expires_ms: number | 
   return review.expires_ms === null ? "" : (TIMEOUT[review.on_timeout] ?? "");
 }
 
-/** "due in 3 hours", "overdue since 5 minutes". */
+/** "due in 3 hours", "overdue by 5 minutes". */
 export function due(expires_ms: number | null, now: number): { words: string; late: boolean; soon: boolean } | null {
   if (expires_ms === null) return null;
   const left = expires_ms - now;
-  if (left <= 0) return { words: `overdue since ${inWords(-left)}`, late: true, soon: false };
+  if (left <= 0) return { words: `overdue by ${inWords(-left)}`, late: true, soon: false };
   return { words: `due in ${inWords(left)}`, late: false, soon: left < 3_600_000 };
 }

@@ -1,9 +1,10 @@
 // The inbox: what people are asked, and what waits for the caller.
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import { useRef } from "react";
+import { useCallback, useEffect, useRef } from "react";
 import { api, type Problem } from "../api/client";
-import { keys, useMe } from "../api/queries";
+import { useTenantStream } from "../api/live";
+import { keys, useMay, useMe } from "../api/queries";
 import type { Page } from "../api/types";
 import { Badge, Button, Empty, ErrorState, Facet, Loading, Tabs, Time, useNow, useShortcut } from "../ui";
 import css from "./approvals.module.css";
@@ -15,6 +16,9 @@ const TABS = [
   { id: "all", label: "All" },
 ];
 const SOON_SECONDS = 86_400;
+/** News of a second are one request. */
+const GATHER_MS = 1_000;
+const EVERY_MS = { live: 60_000, alone: 5_000 };
 
 const EMPTY: Record<string, [string, string]> = {
   mine: ["Nothing waits for you", "What asks you, one of your roles, or anyone appears here by itself."],
@@ -31,6 +35,7 @@ export default function ApprovalsPage() {
   const when = search.when === "due" || search.when === "overdue" ? search.when : "";
   const change = (next: Record<string, string | undefined>) => void navigate({ to: ".", search: { ...search, ...next } as never, replace: true });
 
+  const live = useNews();
   const list = useInfiniteQuery<Page<ApprovalItem>, Problem>({
     queryKey: [...keys.approvals, "list", tab, done, when],
     queryFn: ({ pageParam, signal }) =>
@@ -48,7 +53,7 @@ export default function ApprovalsPage() {
       }),
     initialPageParam: null,
     getNextPageParam: (page) => page.next,
-    refetchInterval: 5_000,
+    refetchInterval: live ? EVERY_MS.live : EVERY_MS.alone,
   });
   const rows = list.data?.pages.flatMap((page) => page.items) ?? [];
 
@@ -108,6 +113,36 @@ export default function ApprovalsPage() {
       </div>
     </div>
   );
+}
+
+/** Asks again when a run begins or ends to wait for people. False where there is no stream of runs to follow. */
+function useNews(): boolean {
+  const client = useQueryClient();
+  const may = useMay("runs:read");
+  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
+  const soon = useCallback(() => {
+    timer.current ??= setTimeout(() => {
+      timer.current = undefined;
+      void client.invalidateQueries({ queryKey: keys.approvals });
+    }, GATHER_MS);
+  }, [client]);
+  useEffect(
+    () => () => {
+      clearTimeout(timer.current);
+      timer.current = undefined;
+    },
+    [],
+  );
+  const state = useTenantStream(
+    may ? "" : null,
+    ({ run }) => {
+      const lists = client.getQueriesData<{ pages?: Page<ApprovalItem>[] }>({ queryKey: [...keys.approvals, "list"] });
+      const listed = () => lists.some(([, data]) => data?.pages?.some((page) => page.items.some((item) => item.run_id === run.run_id)));
+      if (run.waiting_for.some((each) => each.startsWith("human")) || listed()) soon();
+    },
+    soon,
+  );
+  return may && state === "live";
 }
 
 function Row({ row }: { row: ApprovalItem }) {

@@ -118,7 +118,7 @@ function columns(add: (term: string) => void): Column<Letter>[] {
     {
       id: "what",
       label: "Failure",
-      width: "minmax(180px, 3fr)",
+      width: "minmax(130px, 3fr)",
       cell: (row) => (
         <span className={css.what}>
           <span className={css.message} title={row.message}>
@@ -131,7 +131,7 @@ function columns(add: (term: string) => void): Column<Letter>[] {
     {
       id: "node",
       label: "Step",
-      width: "minmax(100px, 1fr)",
+      width: "minmax(90px, 1fr)",
       cell: (row) => filtering(`node:${row.node}`, row.index >= 0 ? `${row.node} #${row.index}` : row.node),
     },
     {

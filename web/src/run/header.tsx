@@ -1,11 +1,11 @@
 /** What the run does, since when, what it waits for and what unblocks it, in words. */
 import { Link } from "@tanstack/react-router";
 import { lazy, Suspense, useState, type ReactNode } from "react";
-import { absolute, Badge, Button, Copy, Duration, Icon, Menu, Status, Time, copyText, runStatusName, toast } from "../ui";
-import { hasEnded, type Blocker, type RunModel } from "./model";
+import { absolute, Badge, Button, Copy, Duration, Icon, Menu, Spent, Status, Time, copyText, runStatusName, toast, tokenWords } from "../ui";
+import { hasEnded, type Blocker, type Explanation, type RunModel } from "./model";
 import css from "./run.module.css";
 import { useSelection } from "./selection";
-import { commandsFor, placeWords, sentence } from "./words";
+import { commandsFor, placeWords, sentence, stepSentence } from "./words";
 
 const ActionBar = lazy(() => import("./actions").then((module) => ({ default: module.ActionBar })));
 
@@ -47,9 +47,15 @@ export function RunHeader({ model }: { model: RunModel }) {
             </>
           )}
         </Fact>
-        <Fact name="Took">
+        <Fact name={run.ended_ms === null && model.at === null ? "So far" : "Took"}>
           <Duration {...(run.ended_ms !== null ? { ms: run.ended_ms - run.created_ms } : model.at !== null ? { ms: run.last_event_ms - run.created_ms } : { since: run.created_ms })} />
         </Fact>
+        {run.spent && run.spent.calls > 0 && (
+          <Fact name="Agents spent">
+            <Spent spent={run.spent} />
+            {run.spent.cost > 0 && <span className="soft numbers">· {tokenWords(run.spent)}</span>}
+          </Fact>
+        )}
         {run.parent && (
           <Fact name="Child of">
             <Link to="/runs/$runId" params={{ runId: run.parent }}>
@@ -179,7 +185,11 @@ function Why({ model }: { model: RunModel }) {
         </p>
       )}
       {!live && why.unblock && <p className="soft">{sentence(why.unblock)}.</p>}
-      {why.failures_tolerated > 0 && <p className={css.warn}>Tolerated failures: {why.failures_tolerated}</p>}
+      {why.failures_tolerated > 0 && (
+        <p className={css.warn} dir="auto">
+          {toleratedWords(why)}
+        </p>
+      )}
       {why.warnings.map((each) => (
         <p key={each} className={css.warn} dir="auto">
           {sentence(each)}
@@ -200,7 +210,7 @@ function BlockerLine({ model, blocker, first }: { model: RunModel; blocker: Bloc
       <span className={css.blockerFacts}>
         {blocker.since_ms !== null && (
           <span>
-            since <Time ms={blocker.since_ms} />
+            for <Duration since={blocker.since_ms} />
           </span>
         )}
         {blocker.until_ms !== null && blocker.kind !== "lease" && (
@@ -229,6 +239,12 @@ function BlockerLine({ model, blocker, first }: { model: RunModel; blocker: Bloc
   );
 }
 
+/** "The run tolerated a failure of text-message." */
+function toleratedWords({ failures_tolerated: failures, tolerated: { count, names } }: Explanation): string {
+  const of = names.length > 0 ? ` of ${names.slice(0, 5).join(", ")}${count > 5 ? ", …" : ""}` : "";
+  return `The run tolerated ${failures === 1 ? "a failure" : `${failures.toLocaleString()} failures`}${of}.`;
+}
+
 /** What ends without anybody's help. */
 const SELF_ENDING = new Set(["lease", "person"]);
 
@@ -242,8 +258,7 @@ function blockerWords(blocker: Blocker): string {
     return `Waiting for ${who || "anybody"} to decide: ${blocker.title}${votes}`;
   }
   if (kind === "lease" && blocker.attempt) return `Running ${place}, attempt ${blocker.attempt}${blocker.max_attempts ? ` of ${blocker.max_attempts}` : ""}, on ${blocker.owner ?? "a worker"}`;
-  // The name of a step keeps its letters.
-  return node && words.startsWith(node) ? words : sentence(words);
+  return node ? stepSentence(node, words) : sentence(words);
 }
 
 /** The id of the approval of an activation, as the API makes it. */

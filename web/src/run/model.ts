@@ -8,6 +8,7 @@ import { createContext, useCallback, useContext, useEffect, useMemo, useRef, use
 import { Problem } from "../api/client";
 import { useRunStream } from "../api/live";
 import { runQuery, whyQuery } from "../api/queries";
+import type { Spending } from "../ui";
 
 // What the API answers
 
@@ -115,6 +116,8 @@ export interface Run {
   labels: Record<string, string>;
   parent: string | null;
   forked_from: [string, number] | null;
+  /** What agents have spent. */
+  spent?: Spending;
   nodes: Record<string, NodeState>;
   stuck?: string;
   warnings?: string[];

@@ -10,7 +10,7 @@ import { Logs, Stream } from "./output";
 import css from "./run.module.css";
 import { useSelection } from "./selection";
 import { ValueView } from "./values";
-import { sentence } from "./words";
+import { sentence, stepSentence } from "./words";
 
 const Transcript = lazy(() => import("./transcript"));
 const StepActions = lazy(() => import("./actions").then((module) => ({ default: module.StepActions })));
@@ -192,7 +192,7 @@ function Waits({ model, node, latest }: { model: RunModel; node: string; latest:
   if (blocker) {
     return (
       <div className={css.waits}>
-        <p dir="auto">{sentence(blocker.words)}</p>
+        <p dir="auto">{stepSentence(node, blocker.words)}</p>
         {blocker.until_ms !== null && (
           <p className="soft">
             until <Time ms={blocker.until_ms} />
@@ -203,7 +203,7 @@ function Waits({ model, node, latest }: { model: RunModel; node: string; latest:
     );
   }
   if (model.at !== null || !latest || !told.data || stateOf(model, node).status === "FAILED") return null;
-  return <p dir="auto">{sentence(told.data.headline)}</p>;
+  return <p dir="auto">{stepSentence(node, told.data.headline)}</p>;
 }
 
 /** It never began: what failed first is elsewhere. */
@@ -351,7 +351,7 @@ function Attempts({ attempts, chosen, loading, onChoose }: { attempts: Attempt[]
               <span className={css.attemptHead}>
                 <b>{each.number}</b>
                 <Status status={OUTCOME_STATUS[each.outcome]} word={OUTCOME_WORDS[each.outcome]} />
-                <Duration ms={each.duration_ms ?? (each.begun_ms !== null && each.ended_ms !== null ? each.ended_ms - each.begun_ms : null)} {...(each.outcome === "running" ? { since: each.begun_ms } : {})} />
+                {each.begun_ms !== null && <Duration ms={each.duration_ms ?? (each.ended_ms !== null ? each.ended_ms - each.begun_ms : null)} {...(each.outcome === "running" ? { since: each.begun_ms } : {})} />}
                 {each.begun_ms !== null && <Time ms={each.begun_ms} className="soft" />}
               </span>
               {each.worker && (

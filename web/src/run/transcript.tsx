@@ -2,7 +2,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { api, seg } from "../api/client";
-import { Badge, Duration, ErrorState, JsonView, Loading, Status, Time } from "../ui";
+import { Badge, Duration, ErrorState, JsonView, Loading, money, Status, Time } from "../ui";
 import { hasEnded, runPath, stateOf, type RunModel } from "./model";
 import { useParts } from "./output";
 import css from "./run.module.css";
@@ -65,7 +65,6 @@ interface Answer {
 }
 
 const count = (value: number | undefined): string => (value ?? 0).toLocaleString();
-const money = (value: number): string => `$${value < 0.01 ? value.toPrecision(2) : value.toFixed(value < 1 ? 3 : 2)}`;
 const tokenText = (value: unknown): string => {
   if (typeof value === "string") return value;
   if (typeof value === "object" && value !== null) {
@@ -139,7 +138,7 @@ function Totals({ told }: { told: Answer }) {
       <Total name="turns" value={count(told.turns.length)} />
       <Total name="tool calls" value={count(told.tool_calls)} />
       <Total name="tokens in" value={count(input_tokens)} />
-      {!!cached_tokens && <Total name="of them cached" value={`${count(cached_tokens)} (${Math.round((100 * cached_tokens) / Math.max(1, input_tokens ?? 0))} %)`} />}
+      <Total name="cached" value={cached_tokens ? `${count(cached_tokens)} (${Math.round((100 * cached_tokens) / Math.max(1, input_tokens ?? 0))} %)` : "0"} />
       <Total name="tokens out" value={count(output_tokens)} />
       {told.cost !== null && <Total name="cost" value={money(told.cost)} />}
       {told.lost_calls > 0 && <Total name="lost calls" value={count(told.lost_calls)} />}

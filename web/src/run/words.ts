@@ -132,6 +132,9 @@ export function eventStatus(event: RunEvent): string {
 /** The first letter large. */
 export const sentence = (text: string): string => (text === "" ? "" : text[0]!.toLocaleUpperCase() + text.slice(1));
 
+/** A sentence about a step, whose name keeps its letters. */
+export const stepSentence = (node: string, text: string): string => (text.startsWith(node) ? text : sentence(text));
+
 /** A text as one word of a POSIX shell. */
 export const shellWord = (text: string): string => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 

@@ -14,6 +14,7 @@ import {
   Icon,
   Loading,
   Menu,
+  Spent,
   Status,
   Table,
   Tabs,
@@ -28,7 +29,7 @@ import { QueryBar } from "./query-bar";
 import { isLive, note, shownStatus } from "./rows";
 import css from "./runs.module.css";
 import { Facets, Failures, Histogram } from "./summary";
-import { useRunList, useRunSummary } from "./use-runs";
+import { useRunList, useRunSummary, useStays } from "./use-runs";
 
 const NARROW = window.matchMedia("(max-width: 720px)");
 const MID = window.matchMedia("(max-width: 1500px)");
@@ -75,7 +76,8 @@ export default function RunsPage() {
   const onChange = useCallback(() => touchRef.current(), []);
   const list = useRunList(query, mayMove, onChange);
   const isRead = !list.isLoading && list.error === null;
-  const summary = useRunSummary(query, isRead);
+  const stays = useStays(query, isRead);
+  const summary = useRunSummary(query, stays);
   touchRef.current = summary.touch;
   useEffect(() => setSelected(new Set()), [query]);
   useEffect(() => {
@@ -85,11 +87,14 @@ export default function RunsPage() {
     return () => cancelIdleCallback(idle);
   }, [isRead]);
 
-  // The other values of a field that is asked for have counts, too.
-  const otherStatuses = useRunSummary(withoutCondition(query, "status"), isRead && has(query, "status"));
-  const otherWorkflows = useRunSummary(withoutCondition(query, "workflow"), isRead && has(query, "workflow"));
-  const all = useRunSummary("", isRead && query !== "");
-  const catalog = useWorkflows();
+  // The other values of a field that is asked for have counts, too: after those of the query itself.
+  const counts = stays && summary.data !== undefined;
+  const otherStatuses = useRunSummary(withoutCondition(query, "status"), counts && has(query, "status"));
+  const otherWorkflows = useRunSummary(withoutCondition(query, "workflow"), counts && has(query, "workflow"));
+  // What completions need is asked for once somebody writes a query.
+  const [writes, setWrites] = useState(false);
+  const all = useRunSummary("", counts && writes && query !== "");
+  const catalog = useWorkflows("", 100, writes);
   const known = useMemo<Known>(() => {
     const here = summary.data ?? all.data;
     const everywhere = all.data ?? summary.data;
@@ -112,10 +117,11 @@ export default function RunsPage() {
   useShortcut("f", "Failed runs only", () => onQuery(toggled(query, "status", "failed")), "Runs");
   useShortcut("Escape", "Clear the selection", () => setSelected(new Set()), "Runs");
 
+  const spends = list.rows.some((row) => row.model_calls > 0);
   const columns = useMemo(() => {
-    const hidden = small ? ["id", "labels"] : mid ? ["id"] : [];
+    const hidden = [...(small ? ["id", "labels"] : mid ? ["id"] : []), ...(spends ? [] : ["spent"])];
     return narrow ? [CARD] : COLUMNS.filter((each) => !hidden.includes(each.id));
-  }, [narrow, mid, small]);
+  }, [narrow, mid, small, spends]);
   const failures = summary.data?.failures;
   const counted = summary.data ? `${summary.data.counted.toLocaleString()}${summary.data.complete ? "" : "+"}` : undefined;
   const fresh = Object.keys(list.unshown.fresh).length;
@@ -135,7 +141,7 @@ export default function RunsPage() {
           </Link>
         )}
       </header>
-      <div className={css.tools}>
+      <div className={css.tools} onFocus={() => setWrites(true)}>
         <Button
           icon="filter"
           aria-expanded={showsFilters}
@@ -372,9 +378,14 @@ function Took({ row }: { row: RunRow }) {
   );
 }
 
+/** What the agents of a run have spent; known when it has ended. */
+function Cost({ row }: { row: RunRow }) {
+  return <Spent spent={{ calls: row.model_calls, tokens: row.model_tokens, cached_tokens: row.cached_tokens, cost: row.model_cost }} />;
+}
+
 function Note({ row }: { row: RunRow }) {
   const said = note(row);
-  if (!said) return row.tolerated > 0 ? <span className="soft">{`${row.tolerated} failures tolerated`}</span> : null;
+  if (!said) return row.tolerated > 0 ? <span className="soft">{row.tolerated === 1 ? "tolerated a failure" : `tolerated ${row.tolerated.toLocaleString()} failures`}</span> : null;
   return (
     <span className={css.note} data-kind={said.kind} title={said.text}>
       {said.kind === "wait" && "for "}
@@ -414,6 +425,7 @@ const COLUMNS: Column<RunRow>[] = [
   { id: "labels", label: "Labels", width: "minmax(100px, 1.3fr)", cell: (row) => <Labels row={row} /> },
   { id: "started", label: "Started", width: "80px", align: "end", cell: (row) => <Time ms={row.created_ms} /> },
   { id: "duration", label: "Duration", width: "88px", align: "end", cell: (row) => <Took row={row} /> },
+  { id: "spent", label: "Spent", width: "80px", align: "end", cell: (row) => <Cost row={row} /> },
 ];
 
 const CARD: Column<RunRow> = {
@@ -426,6 +438,8 @@ const CARD: Column<RunRow> = {
         <span className={css.spring} />
         <span className="soft">
           <Time ms={row.created_ms} /> · <Took row={row} />
+          {row.model_calls > 0 && " · "}
+          <Cost row={row} />
         </span>
       </div>
       <Name row={row} />

@@ -2,14 +2,15 @@
 import { useInfiniteQuery, useQuery, useQueryClient, type InfiniteData } from "@tanstack/react-query";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { api, Problem } from "../api/client";
+import { runListQuery } from "../api/queries";
 import { useTenantStream, type LiveState, type TenantChange } from "../api/live";
 import type { Page, RunRow, RunSummary } from "../api/types";
 import { merged, NOTHING_UNSHOWN, takeIn, type Unshown } from "./rows";
 
-const PAGE = 100;
 const GATHER_MS = 60;
 const BUCKETS = 60;
 const SUMMARY_EVERY_MS = 4_000;
+const STAYS_AFTER_MS = 120;
 
 type Pages = InfiniteData<Page<RunRow>, string | null>;
 
@@ -30,12 +31,11 @@ export interface RunList {
 /** The runs that a query finds. `mayMove` says whether the reader minds rows that move. */
 export function useRunList(query: string, mayMove: () => boolean, onChange: () => void): RunList {
   const client = useQueryClient();
-  const key = useMemo(() => ["runs", query, "list"], [query]);
+  const asked = useMemo(() => runListQuery(query), [query]);
+  const key = asked.queryKey;
   const [unshown, setUnshown] = useState(NOTHING_UNSHOWN);
   const found = useInfiniteQuery<Page<RunRow>, Problem, Pages, readonly string[], string | null>({
-    queryKey: key,
-    queryFn: ({ pageParam, signal }) => api("GET", "/runs", { query: { query, limit: PAGE, after: pageParam }, signal }),
-    initialPageParam: null,
+    ...asked,
     getNextPageParam: (page) => page.next,
     refetchOnWindowFocus: false,
   });
@@ -153,4 +153,15 @@ export function useRunSummary(query: string, enabled: boolean): { data: RunSumma
     );
   }, [refetch, dataUpdatedAt, pause, enabled]);
   return { data: found.data?.summary, touch };
+}
+
+/** Whether the reader stays with a query whose rows are there: counting is dear, and must not delay the next list. */
+export function useStays(query: string, isRead: boolean): boolean {
+  const [kept, setKept] = useState<string | null>(null);
+  useEffect(() => {
+    if (!isRead) return;
+    const timer = setTimeout(() => setKept(query), STAYS_AFTER_MS);
+    return () => clearTimeout(timer);
+  }, [query, isRead]);
+  return isRead && kept === query;
 }

@@ -20,7 +20,7 @@ export interface EditorProps {
   /** Shown at their lines. */
   problems?: readonly PlacedProblem[];
   minHeight?: number;
-  maxHeight?: number;
+  maxHeight?: number | string;
   autoFocus?: boolean;
   /** Where to begin: the line is brought into sight, once. */
   line?: number;

@@ -41,7 +41,7 @@ function said(problem: Problem, what: string): Said {
   if (problem.code === "site_not_allowed") return { icon: "warning", title: "This address is not allowed", next: problem.hint };
   if (problem.isUnauthenticated) return { icon: "user", title: "Please sign in", next: problem.hint };
   if (problem.isForbidden) return { icon: "eye", title: `You may not see ${what}`, next: problem.hint || "An administrator can give your key a role that may." };
-  if (problem.isNotFound) return { icon: "search", title: `There is no such thing as ${what}`, next: problem.hint || "It may have been deleted meanwhile, or belong to another tenant." };
+  if (problem.isNotFound) return { icon: "search", title: `${what[0]?.toUpperCase() ?? ""}${what.slice(1)} does not exist`, next: "It may have been deleted meanwhile, or belong to another tenant." };
   if (problem.status === 410) return { icon: "clock", title: "Too late", next: problem.hint };
   if (problem.status === 429) return { icon: "clock", title: "The server is busy", next: problem.hint || "Wait a moment, then try again." };
   if (problem.status >= 500) return { icon: "warning", title: "The server has a problem", next: problem.hint || "Its log tells more." };

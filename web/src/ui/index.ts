@@ -5,6 +5,7 @@ export { JsonView, TextView, type JsonViewProps } from "./json-view";
 export { STYLE_NONCE } from "./nonce";
 export { Dialog, Menu, Popover, Tabs, Toast, Tooltip, TooltipProvider, toast, type DialogProps, type MenuItem, type Tab } from "./overlays";
 export { useShortcut, useShortcuts } from "./shortcuts";
+export { Spent, money, tokenWords, type Spending } from "./spending";
 export { Status, StatusIcon, runStatusName, signOf, type StatusName, type StatusRole } from "./status";
 export { Table, type Column, type TableProps } from "./table";
 export { Duration, Time, absolute, duration, inWords, relative, useNow } from "./time";

@@ -431,13 +431,6 @@ export function SchemaForm({ schema, value, onChange, problems = [], basePath = 
   const mine = problems.filter((each) => each.path === basePath || each.path.startsWith(`${basePath}/`));
   return (
     <div className={css.form} role="group" aria-label={label}>
-      {formed && (
-        <div className={css.mode}>
-          <Button kind="quiet" size="s" icon="edit" onClick={() => setRaw(!raw)}>
-            {raw ? "Edit as a form" : "Edit as JSON"}
-          </Button>
-        </div>
-      )}
       {raw || !formed ? (
         <>
           <RawControl value={value} onChange={onChange} label={label} disabled={disabled} />
@@ -452,6 +445,13 @@ export function SchemaForm({ schema, value, onChange, problems = [], basePath = 
         </>
       ) : (
         <Field schema={root} root={root} value={value} onChange={onChange} path={basePath} name={label} required problems={mine} disabled={disabled} depth={0} />
+      )}
+      {formed && (
+        <div>
+          <Button kind="quiet" size="s" icon="edit" onClick={() => setRaw(!raw)}>
+            {raw ? "Edit as a form" : "Edit as JSON"}
+          </Button>
+        </div>
       )}
     </div>
   );

@@ -80,7 +80,10 @@ export function duration(ms: number): string {
   return two(DAY, "d", HOUR, "h");
 }
 
-/** "3 minutes", for sentences: "since 3 minutes". */
+/** As `duration`, in whole seconds: the clock ticks once a second. */
+const elapsed = (ms: number): string => (ms < 10 * SECOND ? `${Math.max(0, Math.floor(ms / SECOND))} s` : duration(ms));
+
+/** "3 minutes", for sentences: "overdue by 3 minutes". */
 export function inWords(ms: number): string {
   const size = Math.max(0, ms);
   const [count, unit] =
@@ -101,7 +104,7 @@ export function Time({ ms, className }: { ms: number | null | undefined; classNa
 
 /** How long something took, or takes since `since`. */
 export function Duration({ ms, since, className }: { ms?: number | null; since?: number | null; className?: string }) {
-  const words = useWords((at) => (ms != null ? duration(ms) : since != null ? duration(Math.floor(Math.max(0, at - since) / 1_000) * 1_000) : "–"));
+  const words = useWords((at) => (ms != null ? duration(ms) : since != null ? elapsed(at - since) : "–"));
   return (
     <span className={`numbers ${className ?? ""}`} title={ms != null ? `${ms.toLocaleString()} ms` : since != null ? `since ${absolute(since)}` : undefined}>
       {words}

@@ -121,10 +121,11 @@ function DocumentOf({ reference }: { reference: string }) {
   if (document.data === undefined) return <Loading rows={12} />;
   return (
     <div className={page.section}>
-      <p className="soft">
-        The document in its normal form. <Copy text={document.data}>Copy</Copy>
-      </p>
-      <Editor value={document.data} language="json" readOnly label={`Document of ${reference}`} />
+      <div className={css.documentHead}>
+        <p className="soft">The document in its normal form</p>
+        <Copy text={document.data}>Copy</Copy>
+      </div>
+      <Editor value={document.data} language="json" readOnly label={`Document of ${reference}`} maxHeight="calc(100vh - 240px)" />
     </div>
   );
 }

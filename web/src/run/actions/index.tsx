@@ -112,7 +112,7 @@ export function ActionBar({ model }: { model: RunModel }) {
       {shown.map((action) => (
         <ActionButton key={action} model={model} request={about(action)} kind={next?.action === action ? "primary" : "plain"} {...(past ? { label: "Fork from this moment" } : {})} />
       ))}
-      {!past && <Menu trigger={<Button icon="more">More</Button>} items={items} align="end" />}
+      {!past && rest.some((action) => refusalOf(model, may, { action }) === "") && <Menu trigger={<Button icon="more">More</Button>} items={items} align="end" />}
       {open && Dialog && <Dialog key={`${open.action} ${open.node ?? ""}`} model={model} request={open} onClose={() => setOpen(null)} />}
     </div>
   );
@@ -144,7 +144,7 @@ export function StepActions({ model, node, index }: { model: RunModel; node: str
         <Menu
           trigger={
             <Button size="s" kind="quiet" icon="more">
-              Not now
+              More
             </Button>
           }
           items={others.map((each): MenuItem => ({ label: label(each), icon: WORDS[each.action].icon, disabled: true, hint: refusalOf(model, may, each), onSelect: () => undefined }))}

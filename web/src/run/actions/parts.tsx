@@ -87,7 +87,9 @@ export function Consequence({ rehearsal, model, children }: { rehearsal: ReturnT
       </div>
     );
   }
-  const { again, cancelled, skipped, undone, status, events, event_count } = rehearsal.data;
+  const { cancelled, skipped, undone, status, events, event_count } = rehearsal.data;
+  // What is reached only to be skipped does not run.
+  const again = rehearsal.data.again.filter((each) => !skipped.includes(each));
   const kept = model.graph.nodes.filter((each) => model.run.nodes[each.id]?.status === "COMPLETED" && !again.includes(each.id)).length;
   return (
     <div className={css.consequence} aria-live="polite">

@@ -137,12 +137,14 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
     const id = selected ?? start;
     const box = id === null ? undefined : drawing.byId.get(id);
     const used = 0.8;
-    if (box) void flow.setCenter(box.x + box.width / 2, box.y + Math.min(box.height, 200) / 2, { zoom: used });
+    // The drawing fills the room: no empty ground beyond its edges.
+    const within = (offset: number, room: number, size: number): number => (size * used + 48 <= room ? (room - size * used) / 2 : Math.min(24, Math.max(room - size * used - 24, offset)));
+    const lookAt = (x: number, y: number) => void flow.setViewport({ x: within(width / 2 - x * used, width, drawing.width), y: within(height / 2 - y * used, height, drawing.height), zoom: used });
+    if (box) lookAt(box.x + box.width / 2, box.y + Math.min(box.height, 200) / 2);
     else {
       const off = (each: DrawnBox): number => each.y * 4 + Math.abs(each.x + each.width / 2 - drawing.width / 2);
       const top = drawing.boxes.reduce<DrawnBox | null>((best, each) => (best === null || off(each) < off(best) ? each : best), null);
-      const middle = top === null ? 0 : top.x + top.width / 2;
-      void flow.setViewport({ x: width / 2 - middle * used, y: 32, zoom: used });
+      lookAt(top === null ? 0 : top.x + top.width / 2, 0);
     }
   }, [flow, size, store]);
 

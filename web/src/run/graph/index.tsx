@@ -4,7 +4,7 @@ import { useNavigate } from "@tanstack/react-router";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { api, seg } from "../../api/client";
 import { Button, Empty, Loading } from "../../ui";
-import { firstFailure, undoneNodes, type Graph, type RunModel } from "../model";
+import { firstFailure, hasEnded, undoneNodes, type Graph, type RunModel } from "../model";
 import { useRefetch } from "../refetch";
 import { useSelection } from "../selection";
 import { fromWorkflow, withPass, withRun, withUndone, type DrawnGraph } from "./data";
@@ -106,7 +106,7 @@ export function GraphView({ model }: { model: RunModel }) {
       graph={graph}
       hasRun
       selected={selection.node}
-      start={firstFailure(model)?.node ?? busiest(graph)}
+      start={firstFailure(model)?.node ?? (hasEnded(model.run) ? null : busiest(graph))}
       pass={pass}
       childGraphs={children}
       onSelect={onSelect}

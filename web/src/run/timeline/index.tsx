@@ -360,7 +360,7 @@ function Bar({ segment, visit, scale, critical, onClick }: { segment: Segment; v
   const title = `${WORDS[kind]}${attempt > 0 ? `, attempt ${attempt}` : ""}${visit === undefined ? "" : `, visit ${visit}`}: ${duration(end - begin)}${underWay ? " so far" : ""}\n${absolute(begin)}`;
   return (
     <span className={css.segment} data-kind={kind} data-critical={critical || undefined} data-open={underWay || undefined} style={{ left, width }} title={title} onClick={onClick}>
-      {attempt > 1 && width > 16 ? attempt : ""}
+      {attempt > 1 && width > 16 && <b className={css.attempt}>{attempt}</b>}
     </span>
   );
 }
