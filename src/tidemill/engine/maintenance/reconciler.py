@@ -128,8 +128,21 @@ class Reconciler:
             repair = Repair(missing=found.missing, surplus=found.surplus, reason=reason, seq=entry.state.seq)
             await self._turns.command(stream, repair)
         else:
+            await self._apply_limits(stream, entry, jobs)
             await self._mark(stream, entry, jobs, shown, terms)
             await self._messenger.look_after(stream, entry)
+
+    async def _apply_limits(self, stream: Stream, entry: CachedRun, views: Sequence[JobView]) -> None:
+        """Put queued jobs under the concurrency limits as they are now: some may have been changed or lifted since."""
+        limits = self._turns.limits
+        queued = tuple(view.job for view in views if not view.token and not view.expired)
+        if limits is None or not (limits.limits or any(job.caps for job in queued)):
+            return
+        limited = limits.apply(queued, stream, entry.flow.workflow, entry.state)
+        changed = tuple(job for job, before in zip(limited, queued, strict=True) if job != before)
+        if changed:
+            keys = tuple(job.key for job in changed)
+            await self._store.commit([Commit(stream=stream, expected=entry.state.seq, withdraw=keys, jobs=changed)])
 
     def _is_set_aside(self, stream: Stream, jobs: Sequence[JobView]) -> bool:
         """Whether loading a run may end this process; one that it knows already is harmless."""

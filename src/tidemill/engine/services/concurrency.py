@@ -17,7 +17,7 @@ from tidemill.kernel.jobs import LIMITED, limits_of
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
 from tidemill.security.identity import OPERATOR_TENANT
-from tidemill.stores.contract import Commit, Job, Row, Store, Stream
+from tidemill.stores.contract import Commit, Job, Row, Store, Stream, cap_bound
 
 CONCURRENCY = "concurrency"
 """Kind of the rows of limits; they belong to no tenant."""
@@ -57,8 +57,10 @@ class KnownLimits:
         return tuple(self._limited(job, stream, flow, state) for job in jobs)
 
     def _limited(self, job: Job, stream: Stream, flow: Workflow, state: State) -> Job:
-        caps = limits_of(self.limits, stream.tenant, flow, state, job.key, job.queue)
-        return msgspec.structs.replace(job, caps=(*job.caps, *caps)) if caps else job
+        # A job that is queued already has those of earlier limits, which carry their bound in the name.
+        kept = tuple(cap for cap in job.caps if cap_bound(cap, {}) is None)
+        caps = (*kept, *limits_of(self.limits, stream.tenant, flow, state, job.key, job.queue))
+        return msgspec.structs.replace(job, caps=caps) if caps != job.caps else job
 
 
 class ConcurrencyService:
@@ -85,7 +87,7 @@ class ConcurrencyService:
         return ConcurrencyLimit(name=name, limit=limit)
 
     async def remove(self, name: str, *, actor: str = "") -> None:
-        """Lift a limit. Nodes that were scheduled under it keep it."""
+        """Lift a limit, also for nodes that wait under it."""
         await self._known.refresh(at_once=True)
         if name not in self._known.limits:
             raise rejected("limit_unknown", f"there is no limit {name}", hint="see `tidemill concurrency`")

@@ -79,7 +79,7 @@ async def test_a_dead_worker_frees_its_places(mill: Cluster, ledger: Ledger) -> 
 
 
 @simulated
-async def test_a_limit_of_nothing_holds_back_until_it_is_raised_for_later_nodes(mill: Cluster, ledger: Ledger) -> None:
+async def test_a_limit_of_nothing_holds_back_until_it_is_lifted(mill: Cluster, ledger: Ledger) -> None:
     client = await _fleet(mill, ledger, {"queue:gpu": 0})
     held = await client.start(document(call("a", queue="gpu"), name="held"))
     await asyncio.sleep(100)
@@ -88,7 +88,18 @@ async def test_a_limit_of_nothing_holds_back_until_it_is_raised_for_later_nodes(
     assert blocker.need == "limited" and blocker.command == "tidemill concurrency"  # type: ignore[attr-defined]
     await client.engine.unlimit_concurrency("queue:gpu")
     assert (await client.run(document(call("b", queue="gpu"), name="later"))).status == "COMPLETED"
+    assert (await client.engine.result(held)).status == "COMPLETED"
     assert await client.engine.concurrency_limits() == []
+
+
+@simulated
+async def test_a_changed_limit_holds_for_nodes_that_are_queued_already(mill: Cluster, ledger: Ledger) -> None:
+    client = await _fleet(mill, ledger, {"queue:gpu": 0})
+    run = await client.start(_wide(queue="gpu"))
+    await asyncio.sleep(30)
+    await client.engine.limit_concurrency("queue:gpu", 2)
+    assert (await client.engine.result(run)).status == "COMPLETED"
+    assert (len(ledger.calls), ledger.most) == (12, 2)
 
 
 @simulated
