@@ -50,7 +50,7 @@ from tidemill.kernel.codec import DAMAGE, decode_event
 from tidemill.kernel.events import AnyEvent, RunCreated
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
-from tidemill.stores.contract import Commit, Committed, Row, Store, Stream, Tail
+from tidemill.stores.contract import Commit, Committed, Row, Store, Stream, Tail, cursor_at
 from tidemill.stores.optional import flaws_of, repair
 
 PAGE = 500
@@ -201,13 +201,10 @@ async def all_rows(store: Store, tenant: str, kind: str, terms: Sequence[str] = 
 
 
 async def row_like(store: Store, tenant: str, expected: Row) -> Row | None:
-    """The row with the key and the terms of another, if there is one; rows are sorted newest first."""
-    async for row in all_rows(store, tenant, expected.kind, sorted(_lasting(expected.terms))):
-        if row.key == expected.key:
-            return row
-        if row.sort < expected.sort:
-            break
-    return None
+    """The row with the place and the terms of another, if there is one: the first one below `key + 1`."""
+    above = cursor_at((expected.sort, f"{expected.key}\1"))
+    page = await store.find(tenant, expected.kind, sorted(_lasting(expected.terms)), after=above, limit=1)
+    return next((row for row in page.rows if row.key == expected.key), None)
 
 
 async def rows_beside(store: Store, stream: Stream) -> dict[Named, Row]:

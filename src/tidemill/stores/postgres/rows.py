@@ -24,8 +24,8 @@ STEPS = (300, 1_500, 2_000)
 page is short rather than slow."""
 TOP: Place = ((1 << 63) - 1, "\U0010ffff" * 4)
 """A place above every row."""
-RARE = (200, 2_000)
-"""Entries counted per term to find the rarest; more only where all terms have that many."""
+RARE, LESS_RARE = 200, 2_000
+"""Entries counted per term to find the rarest: before a page begins, and where its first step does not fill it."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _terms = msgspec.msgpack.Decoder(tuple[str, ...]).decode
@@ -63,9 +63,10 @@ class RowArrays:
 async def find(readers: Readers, tenant: str, kind: str, terms: Sequence[str], after: str | None, limit: int) -> Page:
     below = TOP if after is None else place_of(after)
     limit = max(limit, 1)
-    along, others = await _rarest_first(readers, tenant, kind, terms)
     rows: list[Row] = []
-    for walked in STEPS:
+    for number, walked in enumerate((min(STEPS[0], 8 * limit), *STEPS[1:])):
+        if number < 2:
+            along, others = await _rarest_first(readers, tenant, kind, terms, LESS_RARE if number else RARE)
         found, end = await _step(readers, tenant, kind, along, others, below, limit + 1, walked)
         for sort, key, row_sort, packed, body in found:
             if packed is None or row_sort != sort:
@@ -104,7 +105,7 @@ def _entries(along: int, others: Sequence[int], below: Place, walked: int) -> di
 
 async def count(readers: Readers, tenant: str, kind: str, terms: Sequence[str], at_most: int) -> int:
     """How many rows have all terms, as the index tells."""
-    along, others = await _rarest_first(readers, tenant, kind, terms)
+    along, others = await _rarest_first(readers, tenant, kind, terms, LESS_RARE)
     if not others:
         found = await readers.fetch(SQL["count_terms"], (at_most, Bigints([along])), tenant=tenant)
         return int(found[0][1])
@@ -119,12 +120,11 @@ async def count(readers: Readers, tenant: str, kind: str, terms: Sequence[str], 
     return min(counted, at_most)
 
 
-async def _rarest_first(readers: Readers, tenant: str, kind: str, terms: Sequence[str]) -> tuple[int, list[int]]:
+async def _rarest_first(
+    readers: Readers, tenant: str, kind: str, terms: Sequence[str], most: int
+) -> tuple[int, list[int]]:
     marks = [mark_of(tenant, kind, term) for term in dict.fromkeys(terms)] or [mark_of(tenant, kind, None)]
     if len(marks) > 1:
-        for most in RARE:
-            sizes: dict[int, int] = dict(await readers.fetch(SQL["count_terms"], (most, Bigints(marks)), tenant=tenant))
-            if min(sizes.values()) < most:
-                break
+        sizes: dict[int, int] = dict(await readers.fetch(SQL["count_terms"], (most, Bigints(marks)), tenant=tenant))
         marks.sort(key=sizes.__getitem__)
     return marks[0], marks[1:]

@@ -370,7 +370,9 @@ class SideConnection:
                 except RedisError as error:
                     failure = error
                     client.close()
-        found = Answer(str(failure)) if isinstance(failure, ResponseError) else failure
+        # The client takes the code away from answers that it has a class for.
+        code = {"OutOfMemoryError": "OOM ", "ReadOnlyError": "READONLY "}.get(type(failure).__name__, "")
+        found = Answer(f"{code}{failure}") if isinstance(failure, ResponseError) else failure
         meant: TidemillError = translate(found, self._nodes.place)
         raise meant from failure
 

@@ -39,8 +39,8 @@ STEPS_PER_PAGE_MAX = 2
 """Statements per page: where terms rarely coincide a page is short rather than slow."""
 TOP: Place = ((1 << 63) - 1, "\U0010ffff" * 4)
 """A place above every row."""
-RARE = (200, 2_000)
-"""Entries counted per term to find the rarest; more only where all terms have that many."""
+RARE, LESS_RARE = 200, 2_000
+"""Entries counted per term to find the rarest: before a page begins, and where its first step does not fill it."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _terms = msgspec.msgpack.Decoder(tuple[str, ...]).decode
@@ -107,9 +107,10 @@ def _place(tenant: str, kind: str, key: str, sort: int, terms: bytes) -> bytes:
 def find(execute: Execute, tenant: str, kind: str, terms: Sequence[str], after: str | None, limit: int) -> Page:
     below, wanted = TOP if after is None else place_of(after), set(terms)
     limit = max(limit, 1)
-    along, others = _rarest_first(execute, tenant, kind, terms)
     rows: list[Row] = []
-    for _ in range(STEPS_PER_PAGE_MAX):
+    for number in range(STEPS_PER_PAGE_MAX):
+        if number < 2:
+            along, others = _rarest_first(execute, tenant, kind, terms, LESS_RARE if number else RARE)
         if others:
             asked = (along, *below, WALKED_AT_ONCE, others[0], limit + 1, tenant, kind)
             found = execute(SQL["walk_both"], asked).fetchall()
@@ -139,7 +140,7 @@ def _end(execute: Execute, along: int, both: bool, below: Place, found: Sequence
 
 def count(execute: Execute, tenant: str, kind: str, terms: Sequence[str], at_most: int) -> int:
     """How many rows have all terms, counted in the index alone."""
-    along, others = _rarest_first(execute, tenant, kind, terms)
+    along, others = _rarest_first(execute, tenant, kind, terms, LESS_RARE)
     if not others:
         return int(execute(SQL["count_term"], (along, at_most)).fetchall()[0][0])
     counted, below = 0, TOP
@@ -154,13 +155,10 @@ def count(execute: Execute, tenant: str, kind: str, terms: Sequence[str], at_mos
     return min(counted, at_most)
 
 
-def _rarest_first(execute: Execute, tenant: str, kind: str, terms: Sequence[str]) -> tuple[int, list[int]]:
+def _rarest_first(execute: Execute, tenant: str, kind: str, terms: Sequence[str], most: int) -> tuple[int, list[int]]:
     numbers = [number_of(tenant, kind, term) for term in dict.fromkeys(terms)] or [number_of(tenant, kind, None)]
     if len(numbers) > 1:
-        for most in RARE:
-            sizes = {number: execute(SQL["count_term"], (number, most)).fetchall()[0][0] for number in numbers}
-            if min(sizes.values()) < most:
-                break
+        sizes = {number: execute(SQL["count_term"], (number, most)).fetchall()[0][0] for number in numbers}
         numbers.sort(key=sizes.__getitem__)
     return numbers[0], numbers[1:]
 

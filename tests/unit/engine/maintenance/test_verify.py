@@ -15,6 +15,7 @@ from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.operator import FAILS, history, operator
 from tidemill.blobs.contract import PIECE_BYTES, digest_of
 from tidemill.blobs.directory import DirectoryBlobs
+from tidemill.bootstrap import engine_at
 from tidemill.engine.index_rows import DEAD_LETTER, RUN
 from tidemill.engine.maintenance.reconciler import AUDITS_MAX
 from tidemill.engine.maintenance.reindex import all_rows
@@ -25,7 +26,7 @@ from tidemill.kernel.codec import decode_event, encode_event
 from tidemill.kernel.events import BlobRef, NodeCompleted, RunPatched
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.state import SNAPSHOT_FORMAT, State, encode_state
-from tidemill.stores.contract import Commit, Job, Row, Snapshot, Stream
+from tidemill.stores.contract import Commit, Job, Page, Row, Snapshot, Stream
 from tidemill.testing.faulty_store import FaultyStore, following
 
 LARGE = "x" * 100_000
@@ -43,6 +44,27 @@ async def test_a_store_that_nothing_happened_to_is_clean(mill: Cluster) -> None:
     assert (verdict.runs, verdict.workflows) == (len(runs) + 1, 1)
     assert verdict.events >= sum([len(await mill.events(run)) for run in (*runs, large.run_id)])
     assert seen[-1] == (verdict.runs, verdict.events)
+
+
+async def test_a_run_among_many_is_found_at_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lists are not walked from their beginning for every run."""
+    async with engine_at("memory://") as engine:
+        await engine.publish(document(node("a"), name="many"))
+        runs = await engine.start_many("many", [None] * 40)
+        for run in runs:
+            await engine.result(run)
+        asked: list[int] = []
+
+        async def find(*given: Any, find: Any = engine._store.find, **options: Any) -> Page:
+            page: Page = await find(*given, **options)
+            # Maintenance asks for one term.
+            asked.extend([len(page.rows)] if given[1] == RUN and len((*given, ())[2]) > 1 else [])
+            return page
+
+        monkeypatch.setattr(engine._store, "find", find)
+        verdict = await engine.verify_log(runs)
+        assert verdict.clean and verdict.runs == len(runs)
+        assert asked == [1] * len(runs)
 
 
 def _records(mill: Cluster, run_id: str) -> list[bytes]:

@@ -254,15 +254,18 @@ async def test_work_under_way_waits_for_an_operator(
 
 
 async def test_a_server_without_memory_is_told(store: RedisStore, server: PrivateServer) -> None:
-    await commit(store, 0, records=(b"1",), jobs=(job("a"),))
+    await commit(store, 0, records=(b"1",), jobs=(job("a"), job("b")))
+    leases = await claimed(store, 1)
     server.asked("CONFIG", "SET", "maxmemory", "1mb")
     try:
         with pytest.raises(DiskFull, match="memory is full"):
             await commit(store, 1, records=(b"2",))
+        with pytest.raises(DiskFull, match="memory is full"):
+            await asyncio.to_thread(lambda: asyncio.run(store.renew(leases, LONG_MS)))
     finally:
         server.asked("CONFIG", "SET", "maxmemory", "0")
     assert await commit(store, 1, records=(b"2",)) == Committed(version=2)
-    assert keys(await claimed(store)) == ["a"]
+    assert keys(await claimed(store)) == ["b"]
 
 
 async def test_scripts_that_the_server_has_forgotten_are_loaded_again(store: RedisStore, server: PrivateServer) -> None:

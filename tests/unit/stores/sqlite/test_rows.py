@@ -294,7 +294,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 async def test_a_page_walks_only_so_far(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two common terms that never meet: pages come back short, each with a cursor, and end."""
     monkeypatch.setattr(rows, "WALKED_AT_ONCE", 50)
-    monkeypatch.setattr(rows, "RARE", (20,))
+    monkeypatch.setattr(rows, "RARE", 20)
     written = tuple(harness_row(f"r{n:04}", n, "even" if n % 2 == 0 else "odd", "all") for n in range(1_000))
     await store.commit([Commit(stream=RUN, expected=None, rows=written)])
     steps: list[int] = []
