@@ -584,6 +584,7 @@ CHANGING = (
     (r" +(?:\d+ ms\b|<1 ms|\d+\.\d s\b)", " SPAN"),
     (r'"duration_ms":[0-9.]+,', ""),
     (r'"ms":[0-9.]+', '"ms":N'),
+    (r'"token":\d+', '"token":N'),
     (r'"(node_ms|work_ms)":\d+', r'"\1":N'),
     (r"tidemill [0-9.]+\n", "tidemill VERSION\n"),
     (r"(Tidemill|Python|SQLite|apsw) [0-9.]+\b", r"\1 VERSION"),

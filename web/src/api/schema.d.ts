@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document ae2e6d5de0e56f0a.
+// Made by `make web-types` from the OpenAPI document c1a327ae10b2c82b.
 
 export interface paths {
     "/livez": {
@@ -3691,6 +3691,7 @@ export interface components {
             /** @enum {unknown} */
             state: "active" | "grace";
             kept: boolean;
+            used_by: string[];
         };
         /** @description A worker as lists show it; moments are those of the store's clock. */
         WorkerView: {
