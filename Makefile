@@ -62,7 +62,7 @@ examples: setup ## Run every example with the commands in its own header
 	@$(BIN)/python -m tests.examples
 
 # Workflows whose graphs the documentation shows, and a store for the run whose picture README shows.
-FIGURES = approval branches children errors etl files invoices loops polling quotes triage trial
+FIGURES = approval branches children errors etl files invoices leads ledger loops map payment-retry polling quotes triage trial
 FIGURE_STORE = sqlite:///.cache/pictures.db
 
 pictures: setup ## Draw the pictures of README and the documentation

@@ -11,6 +11,8 @@ import pytest
 from tests.docs.pages import ROOT, Unreadable, page_names, parse, read_page, rows_of
 
 README_LINES_MAX = 150
+USER_WORDS_MAX = 45_000
+FOR_CONTRIBUTORS = ("docs/decisions/", "docs/architecture.md", "docs/testing.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 
 def dead_links(name: str) -> Iterator[str]:
@@ -78,3 +80,16 @@ def test_every_page_has_one_title() -> None:
 def test_a_block_that_cannot_be_read_is_loud(text: str) -> None:
     with pytest.raises(Unreadable):
         parse("x.md", text)
+
+
+def test_user_documentation_stays_short() -> None:
+    """Words outside of code blocks; the bars of tables are none."""
+    pages = [name for name in page_names() if not name.startswith(FOR_CONTRIBUTORS)]
+    assert "README.md" in pages and "docs/reference/errors.md" in pages
+    texts = (re.sub(r"^```.*?^```", "", read_page(name).text, flags=re.DOTALL | re.MULTILINE) for name in pages)
+    assert sum(bool(word.strip("|-: ")) for text in texts for word in text.split()) <= USER_WORDS_MAX
+
+
+@pytest.mark.parametrize("name", [name for name in page_names() if name.startswith("docs/concepts/")])
+def test_every_concept_has_a_figure(name: str) -> None:
+    assert re.search(r"^!\[.+\]\(\.\./assets/", read_page(name).text, re.MULTILINE), "draw one with `make pictures`"

@@ -560,7 +560,7 @@ def _failed_record(failed: Fail, spent: Spend) -> Record:
 
 def _invalid(text: str, problems: list[str]) -> Fail:
     hint = "simplify the schema, say more in the instructions, or use another model"
-    failed = Fail("output_invalid", f"the answer does not suit the schema: {'; '.join(problems)}", hint=hint)
+    failed = Fail("output_invalid", f"the answer does not match the schema: {'; '.join(problems)}", hint=hint)
     failed.add_note(f"the model answered: {shorten(text, 400)}")
     return failed
 

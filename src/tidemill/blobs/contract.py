@@ -50,6 +50,8 @@ class BlobInfo(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     state: BlobState = ACTIVE
     kept: bool = False
     """Never collected."""
+    used_by: tuple[str, ...] = ()
+    """The first few that refer to it: `run ID` or `workflow NAME`; blob stores do not know."""
 
 
 class BlobMissing(StoreUnusable):

@@ -240,6 +240,9 @@ LISTS = {
             Column("SIZE", lambda row: size_of(row.size), number=True),
             Column("STATE", lambda row: "kept" if row.kept else row.state),
             Column("SINCE", lambda row: age(row.since_ms)),
+            Column(
+                "USED BY", lambda row: row.used_by[0] + " …" * (len(row.used_by) > 1) if row.used_by else "", gives=True
+            ),
         ),
         "there is no blob",
     ),
@@ -548,6 +551,7 @@ def print_blob(session: StoreSession, info: BlobInfo) -> None:
             ("state", info.state),
             ("since", moment(info.since_ms)),
             ("kept", "it is never collected" if info.kept else None),
+            ("used by", names(info.used_by)),
         )
     )
     print()

@@ -57,8 +57,11 @@ class Display:
         self._board, self._console = board, console
         self._lock, self._turns = threading.Lock(), AgentTurns()
         self._capture = OutputCapture()
-        self._live = Live(
-            console=console,
+        self._live = self._new_live()
+
+    def _new_live(self) -> Live:
+        return Live(
+            console=self._console,
             get_renderable=self.render,
             refresh_per_second=8,
             vertical_overflow="crop",
@@ -101,6 +104,8 @@ class Display:
     def enter(self) -> None:
         """Draw again, below whatever was written meanwhile."""
         self._console.print()
+        # The old one would begin by clearing as many lines as it drew, which hold something else by now.
+        self._live = self._new_live()
         self.__enter__()
 
     def render(self) -> Group:

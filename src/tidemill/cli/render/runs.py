@@ -67,6 +67,7 @@ COMPACT_BYTES_MAX = 1_000_000
 OUTPUT_LINES_MAX = 400
 """Lines of outputs shown on a terminal; a file or pipe gets all of them."""
 
+NOTE = "note: "
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
@@ -125,10 +126,18 @@ def explained(board: RunProgress) -> list[tuple[str, str]]:
         ("item", str(index) if index >= 0 else ""),
         ("at", _place(error.get("traceback") or "")),
         ("hint", error.get("hint")),
-        *zip(("cause", *[""] * len(causes)), causes, strict=False),
+        *_reasons(causes),
         ("tries", f"{row.attempt} attempts" if row is not None and row.attempt > 1 else ""),
     )
     return [(label, sanitize(text)) for label, text in facts if text]
+
+
+def _reasons(causes: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The causes of an error, and the notes that were added to it, each under its own label."""
+    notes = [cause.removeprefix(NOTE) for cause in causes if cause.startswith(NOTE)]
+    others = [cause for cause in causes if not cause.startswith(NOTE)]
+    yield "note", "\n".join(notes)
+    yield "cause", "\n".join(others)
 
 
 def pretty(value: Any) -> str:
@@ -308,7 +317,7 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         where = f"{shown['failed_node']}: " if shown.get("failed_node") else ""
         yield "error", f"{where}{error_words(error)}"
         yield "hint", error.get("hint")
-        yield "cause", "\n".join(error.get("causes", ()))
+        yield from _reasons(error.get("causes", ()))
     counts = Counter(_status(node) for node in shown["nodes"].values())
     nodes = ", ".join(f"{count} {status.lower()}" for status, count in counts.items())
     yield "nodes", f"{nodes} · {counted(shown['events'], 'event')}"

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Collection
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+
 from tidemill.blobs.contract import BlobInfo, BlobState, is_digest
 from tidemill.engine.attempts.results import UNREADABLE, described
-from tidemill.engine.blob_references import read_completeness
+from tidemill.engine.blob_references import BLOB_REFERENCE, parts_of, read_completeness
 from tidemill.engine.maintenance.blob_gc import GRACE_MS, YOUNG_MS, BlobPlaceOwnership, GcReport
 from tidemill.engine.maintenance.blob_gc import collect as collect_garbage
 from tidemill.engine.maintenance.reindex import Indexer
@@ -23,6 +25,7 @@ GRACE_S_MAX = 100 * 365 * 86_400
 COLLECT_EVERY_MS = 86_400_000
 PAGES_MAX = 1_000
 """Pages that one question looks through for blobs in a certain state."""
+USERS_SHOWN_MAX = 5
 
 
 class BlobService:
@@ -66,7 +69,13 @@ class BlobService:
         if info is None:
             hint = "see `tidemill blobs list`; it may have been collected"
             raise rejected("blob_unknown", f"there is no blob {digest}", hint=hint)
-        return info
+        return await self._with_users(info)
+
+    async def _with_users(self, info: BlobInfo) -> BlobInfo:
+        page = await self._context.store.find(
+            self._context.tenant, BLOB_REFERENCE, (info.digest,), limit=USERS_SHOWN_MAX
+        )
+        return msgspec.structs.replace(info, used_by=tuple(" ".join(parts_of(row.key)[:2]) for row in page.rows))
 
     async def save(self, digest: str, file: IO[bytes]) -> int:
         """Write the bytes of a blob to an open file; answers how many there were."""
@@ -94,7 +103,7 @@ class BlobService:
                 return found, None
             for info in page:
                 if state in (None, info.state):
-                    found.append(info)
+                    found.append(await self._with_users(info))
                     if len(found) == limit:
                         return found, info.digest
             after = page[-1].digest

@@ -139,7 +139,7 @@ def _corrected(question: Question, reply: Reply, problems: list[str]) -> Questio
 def correction_of(problems: list[str]) -> str:
     """What a model is told about an answer that does not match its schema."""
     wrong = "\n".join(f"- {problem}" for problem in problems)
-    return f"This does not suit the JSON Schema:\n{wrong}\nAnswer again, with the corrected JSON and nothing else."
+    return f"This does not match the JSON Schema:\n{wrong}\nAnswer again, with the corrected JSON and nothing else."
 
 
 def read_value(text: str, schema: Schema) -> tuple[Any, list[str]]:
@@ -155,10 +155,10 @@ def read_value(text: str, schema: Schema) -> tuple[Any, list[str]]:
 
 def _keep(reply: Reply, problems: list[str], context: NodeContext) -> None:
     """Log an answer that is refused: it is paid for, and shows what to say differently."""
-    context.log.info("the answer does not suit the schema: %s; it was:\n%s", "; ".join(problems), reply.text)
+    context.log.info("the answer does not match the schema: %s; it was:\n%s", "; ".join(problems), reply.text)
 
 
 def _invalid(reply: Reply, problems: list[str], hint: str) -> Fail:
-    failed = Fail("output_invalid", f"the answer does not suit the schema: {'; '.join(problems)}", hint=hint)
+    failed = Fail("output_invalid", f"the answer does not match the schema: {'; '.join(problems)}", hint=hint)
     failed.add_note(f"the model answered: {shorten(reply.text, ANSWER_SHOWN_MAX)}")
     return failed

@@ -125,7 +125,10 @@ def unknown_reference(draft: NormalizedDraft, place: DocumentPath, use: Use, nam
     written = "written `ctx.<id>.output` in a condition" if in_condition else "`<id>.output`"
     hyphened = next((each for each in draft.index if "-" in each and name in each.split("-")), "")
     if hyphened:
-        # The language reads the hyphen as a minus.
+        # The language reads the hyphen as a minus. One problem is enough for all parts of an id.
+        before = hyphened.split("-")[: hyphened.split("-").index(name)]
+        if any(part in use.reach.nodes and part not in draft.index for part in before):
+            return
         by_key = f'ctx["{shown(hyphened)}"]' if in_condition else f"nodes['{shown(hyphened)}']"
         hint = f"an id with a hyphen is written `{by_key}.output`"
     else:

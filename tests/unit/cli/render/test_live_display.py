@@ -155,3 +155,16 @@ def test_progress_has_a_bar() -> None:
     console = Console(file=io.StringIO(), width=100, height=30)
     console.print(Display(board, console).render())
     assert "━━━━━━────── 50% half" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_drawing_again_clears_nothing_that_was_written_meanwhile() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=80, height=20, color_system=None)
+    display = Display(RunProgress(graph_of(chain(4)), "run-1"), console)
+    with display:
+        display.leave()
+        out.seek(0)
+        out.truncate()
+        display.enter()
+        began = out.getvalue()
+    assert "run-1" in began and "\x1b[1A" not in began.partition("run-1")[0]

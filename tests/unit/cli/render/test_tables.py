@@ -11,7 +11,7 @@ from tests.fixtures.command_line import on_terminal, shown
 from tidemill.cli import main
 from tidemill.cli.inputs import read_edits
 from tidemill.cli.options import acting
-from tidemill.cli.render.runs import _compact
+from tidemill.cli.render.runs import _compact, _reasons
 from tidemill.cli.render.tables import Column, Line, age, iso, moment, names, print_facts, print_table, snippet
 from tidemill.cli.render.terminal import padded, room, truncate
 from tidemill.cli.render.why import _link
@@ -202,3 +202,8 @@ def test_the_chain_of_a_failure_does_not_repeat_the_error() -> None:
     )
     other = "b failed with child_failed: another"
     assert _link(Link(what="node", words=other), error) == other
+
+
+def test_notes_and_causes_of_an_error_have_labels_of_their_own() -> None:
+    told = list(_reasons(["note: the model answered: bug", "KeyError: 'a'", "OSError: b"]))
+    assert told == [("note", "the model answered: bug"), ("cause", "KeyError: 'a'\nOSError: b")]

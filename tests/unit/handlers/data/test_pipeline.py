@@ -506,7 +506,7 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"step": "parse_date", "field": "a", "zone": "Mars"}, "/pipeline/0/zone", "no time zone"),
     ({"step": "parse_date", "field": "a", "output": "isoo"}, "/pipeline/0/output", "neither a format"),
     ({"step": "http_request"}, "/pipeline/0", '"url" is missing'),
-    ({"step": "http_request", "url": "ftp://x.example"}, "/pipeline/0/url", "no scheme"),
+    ({"step": "http_request", "url": "ftp://x.example"}, "/pipeline/0/url", "not a scheme"),
     ({"step": "http_request", "url": "x.example", "params": 3}, "/pipeline/0/params", "object"),
     ({"step": "http_request", "url": "x.example", "headers": {"Host": "y"}}, "/pipeline/0/headers/Host", "connection"),
     ({"step": "jq_transform", "program": 3}, "/pipeline/0/program", "string"),

@@ -188,7 +188,7 @@ async def test_each_endpoint_gets_its_own_key_and_no_other(monkeypatch: pytest.M
         ({"fallbacks": [{"provider": "scripted"}]}, "/config/fallbacks/0", '"answers" is missing'),
         ({"fallbacks": [{"model": "m"}] * 6}, "/config/fallbacks", ""),
         ({"fallbacks": [{"model": "m", "api_key": "sk-1"}]}, "/config/fallbacks/0/api_key", "must not stand"),
-        ({"fallbacks": [{"model": "m", "base_url": "ftp://x"}]}, "/config/fallbacks/0/base_url", "no scheme"),
+        ({"fallbacks": [{"model": "m", "base_url": "ftp://x"}]}, "/config/fallbacks/0/base_url", "not a scheme"),
         ({"fallbacks": [{"model": "m", "headers": {"Host": "x"}}]}, "/config/fallbacks/0/headers/Host", "connection"),
         ({"fallbacks": [{"model": "m", "stream": True}]}, "/config/fallbacks/0/stream", "no key"),
         ({"provider": "anthropic", "seed": 1}, "/config/seed", "knows no"),

@@ -265,7 +265,7 @@ def compiled(config: dict[str, Any]) -> Compiled:
         ({"prompt": "?", "model": "m", "provider": "opneai"}, "/config/provider", "openai"),
         ({"prompt": "?", "model": "m", "temprature": 1}, "/config/temprature", "no key"),
         ({"prompt": "?", "model": "m", "temperature": 3}, "/config/temperature", "3"),
-        ({"prompt": "?", "model": "m", "base_url": "ftp://x"}, "/config/base_url", "no scheme"),
+        ({"prompt": "?", "model": "m", "base_url": "ftp://x"}, "/config/base_url", "not a scheme"),
         ({"prompt": "?", "model": "m", "headers": {"Host": "x"}}, "/config/headers/Host", "belongs to the connection"),
         ({"prompt": "?", "model": "m", "first_token_seconds": 1}, "/config/first_token_seconds", "only a stream"),
         ({"prompt": "?", "model": "m", "schema": {"type": "objekt"}}, "/config/schema", "objekt"),

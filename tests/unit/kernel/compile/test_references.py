@@ -208,9 +208,9 @@ def test_an_id_with_a_hyphen_is_hinted_at() -> None:
     flow = document(node("by-city"), node("z", "by-city", config="{{ by-city.output }}"))
     with pytest.raises(Rejected) as refused:
         compile_document(flow, built_in_types())
-    assert {problem.hint for problem in refused.value.problems} == {
+    assert [problem.hint for problem in refused.value.problems] == [
         "an id with a hyphen is written `nodes['by-city'].output`"
-    }
+    ]
 
 
 @pytest.mark.parametrize("condition", KINDS.values(), ids=KINDS)
