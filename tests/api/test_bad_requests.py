@@ -98,6 +98,8 @@ TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
     "a mistyped query parameter": (read("/runs", limt=3), 422, "request_invalid"),
     "a query parameter of another path": (read("/me", query="live"), 422, "request_invalid"),
     "a parameter beside a body": (send(f"/runs/{RUN}/cancel?reason=x", b"{}"), 422, "request_invalid"),
+    "a query parameter twice": ({"method": "GET", "url": "/runs?limit=1&limit=2"}, 422, "request_invalid"),
+    "a label without a key": (send("/runs", b'{"workflow": "asleep", "labels": {"": "x"}}'), 422, "labels_invalid"),
     "a page without rows": (read("/runs", limit=0), 422, "request_invalid"),
     "a page that is too large": (read("/runs", limit=501), 422, "request_invalid"),
     "an unknown run": (read("/runs/none"), 404, "run_unknown"),

@@ -8,8 +8,9 @@ another tenant is as unknown as one that does not exist.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar, get_origin
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
@@ -220,21 +221,29 @@ def _check_type(request: Request, media_type: str) -> None:
         raise rejected("content_type_unsupported", message, hint=f"send `Content-Type: {media_type}`")
 
 
-def _check_parameters(request: Request, known: Collection[str]) -> None:
-    """Refuse query parameters that the route does not have: a mistyped one must not read as one that was left out."""
-    unknown = [name for name in request.query_params if name not in known]
-    if unknown:
-        raise Rejected(
-            [
-                Problem(
-                    code="request_invalid",
-                    path=f"/{name[:80]}",
-                    message=f"there is no query parameter {name[:80]!r} here",
-                    hint=offered(name, known) if known else "leave it out",
-                )
-                for name in unknown[:PROBLEMS_MAX]
-            ]
+def _check_parameters(request: Request, known: Mapping[str, bool]) -> None:
+    """Refuse query parameters that a route does not have, which it would ignore, or takes once.
+
+    `known` says of each whether it may be repeated.
+    """
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    problems = [
+        Problem(
+            code="request_invalid",
+            path=f"/{name[:80]}",
+            message=f"there is no query parameter {name[:80]!r} here",
+            hint=offered(name, known) if known else "leave it out",
         )
+        for name in given
+        if name not in known
+    ]
+    problems += [
+        Problem(code="request_invalid", path=f"/{name}", message=f"{name} is given twice", hint="give it once")
+        for name, repeats in known.items()
+        if given[name] > 1 and not repeats
+    ]
+    if problems:
+        raise Rejected(problems[:PROBLEMS_MAX])
 
 
 async def _current_caller(request: Request) -> Caller:
@@ -267,7 +276,7 @@ class GuardedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, declared = super().get_route_handler(), self.endpoint.__dict__["declared"]
         assert isinstance(declared, Declared)
-        known = [each.alias for each in self.dependant.query_params]
+        known = {each.alias: get_origin(each.field_info.annotation) is list for each in self.dependant.query_params}
 
         async def admitted(request: Request) -> Response:
             if ESCAPED in request.scope:
