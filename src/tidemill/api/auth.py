@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from itertools import islice
 from typing import Annotated, Any, NamedTuple, TypeVar, get_origin
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -18,6 +19,7 @@ from limits import RateLimitItemPerSecond
 from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 
+from tidemill.api.problems import PROBLEMS_MAX
 from tidemill.api.protection import ESCAPED, LoadGuard, TooMany, unescaped
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.access import KNOWN_FOR_MS
@@ -56,7 +58,6 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing, so that a session needs no CSRF token for them."""
 WRONG_CREDENTIALS = RateLimitItemPerSecond(100)
 """Of one address."""
-PROBLEMS_MAX = 100
 KEY_MARK = f"{KEY_PREFIX}_"
 LOCAL = "local"
 """The name of the caller where no authentication is configured."""
@@ -232,9 +233,9 @@ def _check_parameters(request: Request, known: Mapping[str, bool]) -> None:
             code="request_invalid",
             path=f"/{name[:80]}",
             message=f"there is no query parameter {name[:80]!r} here",
-            hint=offered(name, known) if known else "leave it out",
+            hint=offered(name[:80], known) if known else "leave it out",
         )
-        for name in given
+        for name in islice(given, PROBLEMS_MAX)
         if name not in known
     ]
     problems += [
@@ -243,7 +244,7 @@ def _check_parameters(request: Request, known: Mapping[str, bool]) -> None:
         if given[name] > 1 and not repeats
     ]
     if problems:
-        raise Rejected(problems[:PROBLEMS_MAX])
+        raise Rejected(problems)
 
 
 async def _current_caller(request: Request) -> Caller:
