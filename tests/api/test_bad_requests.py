@@ -98,6 +98,8 @@ TABLE: dict[str, tuple[dict[str, Any], int, str]] = {
     "a mistyped query parameter": (read("/runs", limt=3), 422, "request_invalid"),
     "a query parameter of another path": (read("/me", query="live"), 422, "request_invalid"),
     "a parameter beside a body": (send(f"/runs/{RUN}/cancel?reason=x", b"{}"), 422, "request_invalid"),
+    "a query parameter twice": ({"method": "GET", "url": "/runs?limit=1&limit=2"}, 422, "request_invalid"),
+    "a label without a key": (send("/runs", b'{"workflow": "asleep", "labels": {"": "x"}}'), 422, "labels_invalid"),
     "a page without rows": (read("/runs", limit=0), 422, "request_invalid"),
     "a page that is too large": (read("/runs", limit=501), 422, "request_invalid"),
     "an unknown run": (read("/runs/none"), 404, "run_unknown"),
@@ -189,3 +191,11 @@ async def test_problems_of_a_batch_say_which_run_they_are_of(server: ApiServer) 
     await server.post("/runs/batch", {"workflow": "asleep", "runs": [{**good, "key": "known"}]})
     assert await paths([{**good, "key": "known"}, bad]) == ["/runs/1/inputs/n"]
     assert await paths([good, {"inputs": {"n": 2}, "key": "known"}]) == ["/runs/1/key"]
+
+
+async def test_a_request_with_very_many_wrong_names_is_told_of_some(server: ApiServer) -> None:
+    names = {f"{number}-{'x' * 50}": 1 for number in range(20_000)}
+    refused = await server.http.post("/runs", json={"workflow": "asleep", **names})
+    assert (refused.status_code, len(refused.json()["problems"])) == (422, 100)
+    refused = await server.http.get("/runs", params={name[:6]: "1" for name in list(names)[:2_000]})
+    assert (refused.status_code, len(refused.json()["problems"])) == (422, 100)

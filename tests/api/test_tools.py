@@ -36,3 +36,17 @@ async def test_composite_tools(tmp_path: Path) -> None:
         assert (await http.get("/tools", headers=VIEWER)).json()["items"] == []
         retired = (await http.get("/tools?retired=true", headers=VIEWER)).json()["items"]
         assert [each["name"] for each in retired] == ["first"]
+
+
+async def test_more_tools_than_a_page_has(tmp_path: Path) -> None:
+    async with api_server(sqlite_url(tmp_path), access=TestAccess, work=False) as server:
+        for length in (1, 2, 3):
+            for k in (1, 2):
+                use = lifted([{"step": "top_k", "k": k}] * length)
+                assert use is not None
+                await server.engine.tools.used(use, f"{length}-{k}")
+        whole = (await server.http.get("/tools", headers=VIEWER)).json()
+        assert len(whole["items"]) == 3 and whole["next"] is None
+        first = (await server.http.get("/tools", params={"limit": 2}, headers=VIEWER)).json()
+        rest = (await server.http.get("/tools", params={"limit": 2, "after": first["next"]}, headers=VIEWER)).json()
+        assert first["items"] + rest["items"] == whole["items"] and rest["next"] is None

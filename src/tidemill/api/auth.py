@@ -8,8 +8,10 @@ another tenant is as unknown as one that does not exist.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar
+from itertools import islice
+from typing import Annotated, Any, NamedTuple, TypeVar, get_origin
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
@@ -17,6 +19,7 @@ from limits import RateLimitItemPerSecond
 from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 
+from tidemill.api.problems import PROBLEMS_MAX
 from tidemill.api.protection import ESCAPED, LoadGuard, TooMany, unescaped
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.access import KNOWN_FOR_MS
@@ -55,7 +58,6 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing, so that a session needs no CSRF token for them."""
 WRONG_CREDENTIALS = RateLimitItemPerSecond(100)
 """Of one address."""
-PROBLEMS_MAX = 100
 KEY_MARK = f"{KEY_PREFIX}_"
 LOCAL = "local"
 """The name of the caller where no authentication is configured."""
@@ -220,21 +222,29 @@ def _check_type(request: Request, media_type: str) -> None:
         raise rejected("content_type_unsupported", message, hint=f"send `Content-Type: {media_type}`")
 
 
-def _check_parameters(request: Request, known: Collection[str]) -> None:
-    """Refuse query parameters that the route does not have: a mistyped one must not read as one that was left out."""
-    unknown = [name for name in request.query_params if name not in known]
-    if unknown:
-        raise Rejected(
-            [
-                Problem(
-                    code="request_invalid",
-                    path=f"/{name[:80]}",
-                    message=f"there is no query parameter {name[:80]!r} here",
-                    hint=offered(name, known) if known else "leave it out",
-                )
-                for name in unknown[:PROBLEMS_MAX]
-            ]
+def _check_parameters(request: Request, known: Mapping[str, bool]) -> None:
+    """Refuse query parameters that a route does not have, which it would ignore, or takes once.
+
+    `known` says of each whether it may be repeated.
+    """
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    problems = [
+        Problem(
+            code="request_invalid",
+            path=f"/{name[:80]}",
+            message=f"there is no query parameter {name[:80]!r} here",
+            hint=offered(name[:80], known) if known else "leave it out",
         )
+        for name in islice(given, PROBLEMS_MAX)
+        if name not in known
+    ]
+    problems += [
+        Problem(code="request_invalid", path=f"/{name}", message=f"{name} is given twice", hint="give it once")
+        for name, repeats in known.items()
+        if given[name] > 1 and not repeats
+    ]
+    if problems:
+        raise Rejected(problems)
 
 
 async def _current_caller(request: Request) -> Caller:
@@ -267,7 +277,7 @@ class GuardedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, declared = super().get_route_handler(), self.endpoint.__dict__["declared"]
         assert isinstance(declared, Declared)
-        known = [each.alias for each in self.dependant.query_params]
+        known = {each.alias: get_origin(each.field_info.annotation) is list for each in self.dependant.query_params}
 
         async def admitted(request: Request) -> Response:
             if ESCAPED in request.scope:

@@ -25,6 +25,8 @@ MEDIA_TYPE = "application/problem+json"
 ERRORS = "/api/v1/errors"
 """Below it is what each code means, as the page of the documentation says."""
 RETRY_AFTER_SECONDS = 1
+PROBLEMS_MAX = 100
+"""Wrong parts of a request that are told."""
 
 _NOT_FOUND = (
     "agent_unknown", "approval_unknown", "archived_run_unknown", "blob_missing", "blob_unknown", "dead_letter_unknown",
@@ -145,8 +147,9 @@ async def _invalid(request: Request, error: Exception) -> Response:
     known: Iterable[str] = next(
         (each.model_fields for each in (kind, *get_args(kind)) if hasattr(each, "model_fields")), {}
     )
-    problems = [_problem(each, known) for each in error.errors()]
-    malformed = any(each["type"] == "json_invalid" for each in error.errors())
+    found = error.errors()[:PROBLEMS_MAX]
+    problems = [_problem(each, known) for each in found]
+    malformed = any(each["type"] == "json_invalid" for each in found)
     return problem_answer(request, problems, status=400 if malformed else UNPROCESSABLE)
 
 
@@ -156,10 +159,11 @@ def _problem(error: dict[str, Any], known: Iterable[str]) -> Problem:
     if error["type"] == "json_invalid":
         message = f"the body is not JSON: {error.get('ctx', {}).get('error', error['msg'])}"
         return Problem(code="body_malformed", message=message, hint="send a JSON object")
-    path = "/" + "/".join(str(part).replace("~", "~0").replace("/", "~1") for part in rest) if rest else ""
+    path = "/" + "/".join(str(part)[:200].replace("~", "~0").replace("/", "~1") for part in rest) if rest else ""
     if error["type"] == "extra_forbidden":
-        hint = offered(str(rest[0]), known) if len(rest) == 1 else "leave it out"
-        return Problem(code="request_invalid", path=path, message=f"there is no key {rest[-1]!r} here", hint=hint)
+        key = str(rest[-1])[:80]
+        hint = offered(key, known) if len(rest) == 1 else "leave it out"
+        return Problem(code="request_invalid", path=path, message=f"there is no key {key!r} here", hint=hint)
     said = error["msg"][:1].lower() + error["msg"][1:]
     where = {"query": "the query parameter", "path": "the path parameter", "header": "the header"}.get(str(place))
     return Problem(code="request_invalid", path=path, message=f"{where} {rest[0]}: {said}" if where and rest else said)

@@ -233,6 +233,8 @@ def check_labels(labels: Any) -> dict[str, str]:
         if not _is_text(entry, LABEL_LENGTH_MAX):
             message = f"a label's key and value are one line of at most {LABEL_LENGTH_MAX} characters"
             raise rejected("labels_invalid", message, path="/labels", hint="labels are for finding runs, not for data")
+    if "" in labels:
+        raise rejected("labels_invalid", "the key of a label is empty", path="/labels", hint="write KEY=VALUE")
     return dict(labels)
 
 

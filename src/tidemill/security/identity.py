@@ -37,11 +37,11 @@ def is_tenant_name(name: object) -> bool:
     return isinstance(name, str) and _TENANT.fullmatch(name) is not None
 
 
-def check_tenant_name(name: object) -> None:
+def check_tenant_name(name: object, path: str = "/tenant") -> None:
     if not is_tenant_name(name):
         message = f"{str(name)[:80]!r} cannot be the name of a tenant"
         hint = "lower-case letters, digits and -, at most 63 characters, with a letter or digit at both ends"
-        raise rejected("tenant_name_invalid", message, path="/tenant", hint=hint)
+        raise rejected("tenant_name_invalid", message, path=path, hint=hint)
 
 
 # Roles

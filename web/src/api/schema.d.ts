@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 3e7e9e6f0f1baf56.
+// Made by `make web-types` from the OpenAPI document 80d9b417b1dfb433.
 
 export interface paths {
     "/livez": {
@@ -1460,7 +1460,10 @@ export interface paths {
         delete?: never;
         options?: never;
         head?: never;
-        /** Rename, pin or retire a composite tool */
+        /**
+         * Rename, pin or retire a composite tool
+         * @description One after the other, each with an entry of its own in the audit: what was changed before a refusal stays.
+         */
         patch: operations["changeTool"];
         trace?: never;
     };
@@ -7873,6 +7876,8 @@ export interface operations {
             query?: {
                 /** @description Those that were retired, instead of those in use. */
                 retired?: boolean;
+                /** @description `next` of the page before. */
+                after?: string | null;
                 /** @description How many items a page has at most. */
                 limit?: number;
             };

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,14 +117,18 @@ async def readyz(request: Request) -> Response:
     responses={200: {"content": {"application/json": {"schema": _MEANING}}}},
 )
 async def explain_error(code: str) -> Response:
+    known = await asyncio.to_thread(_meanings)
+    if code not in known:
+        hint = "codes are lower case, as `run_unknown`"
+        raise rejected("path_unknown", f"there is no error {code[:80]!r}", hint=hint)
+    return answer(known[code])
+
+
+@cache
+def _meanings() -> dict[str, dict[str, str]]:
     page = PACKED_ERRORS if PACKED_ERRORS.is_file() else ERRORS_PAGE
-    text = await asyncio.to_thread(page.read_text)
-    found = re.search(rf"^\| `{re.escape(code)}` \| (.*?) \|(?: (.*?))? \|$", text, re.MULTILINE)
-    if found is None:
-        raise rejected(
-            "path_unknown", f"there is no error {code[:80]!r}", hint="codes are lower case, as `run_unknown`"
-        )
-    return answer({"code": code, "means": found[1], "do": found[2] or ""})
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|(?: (.*?))? \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {code: {"code": code, "means": means, "do": todo} for code, means, todo in rows}
 
 
 @metrics_router.on("GET", "/metrics", may="metrics:read", answers=None, media_type="text/plain")

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tidemill.agents.port import CompositeTool
 from tidemill.api.auth import CurrentCaller, Router
-from tidemill.api.schemas import Body, Limit, PageOf, answer, page_answer
+from tidemill.api.schemas import After, Body, Limit, PageOf, answer, page_answer
 from tidemill.errors import rejected
 
 router = Router()
@@ -19,10 +19,11 @@ router = Router()
 async def list_tools(
     caller: CurrentCaller,
     retired: Annotated[bool, Query(description="Those that were retired, instead of those in use.")] = False,
+    after: After = None,
     limit: Limit = 50,
 ) -> Response:
     """List composite tools, the last changed first."""
-    return page_answer(await caller.services.tools.find(retired=retired, limit=limit), None)
+    return page_answer(*await caller.services.tools.page(retired=retired, after=after, limit=limit))
 
 
 @router.on("GET", "/tools/{name}", may="workflows:read", answers=CompositeTool)
@@ -43,9 +44,12 @@ class ToolBody(Body):
 
 @router.on("PATCH", "/tools/{name}", may="workflows:write", answers=CompositeTool)
 async def change_tool(name: str, body: ToolBody, caller: CurrentCaller) -> Response:
-    """Rename, pin or retire a composite tool."""
+    """Rename, pin or retire a composite tool.
+
+    One after the other, each with an entry of its own in the audit: what was changed before a refusal stays.
+    """
     tools, actor = caller.services.tools, caller.actor
-    if body.name is None and body.description is None and body.pinned is None and body.retired is None:
+    if not body.model_dump(exclude_none=True):
         hint = "give name, description, pinned or retired"
         raise rejected("nothing_to_change", "the request changes nothing", hint=hint)
     tool = await tools.show(name)

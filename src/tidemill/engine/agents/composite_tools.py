@@ -73,8 +73,13 @@ class CompositeToolService:
 
     async def find(self, *, retired: bool = False, limit: int = 100) -> list[CompositeTool]:
         """The composite tools, the one that changed last first."""
-        found = await self._rows(["retired" if retired else PROMOTED], limit)
-        return [tool for history in found if (tool := history.tool()) is not None]
+        return (await self.page(retired=retired, after=None, limit=limit))[0]
+
+    async def page(self, *, retired: bool, after: str | None, limit: int) -> tuple[list[CompositeTool], str | None]:
+        """A page of them, and the cursor of the next one."""
+        page = await self._context.page(TOOL, ["retired" if retired else PROMOTED], after, limit)
+        found = [tool for row in page.rows if (tool := _HISTORY.decode(row.body).tool()) is not None]
+        return found, page.after
 
     async def get(self, reference: str) -> CompositeTool | None:
         """A tool by `name` or `name@version`; None if there is none or it is retired."""
@@ -153,13 +158,9 @@ class CompositeToolService:
         (result,) = await self._context.store.commit([Commit(stream, version, (_ENCODE(record),), rows=rows)])
         return isinstance(result, Committed)
 
-    async def _rows(self, terms: list[str], limit: int) -> list[ToolHistory]:
-        page = await self._context.store.find(self._context.tenant, TOOL, terms, limit=limit)
-        return [_HISTORY.decode(row.body) for row in page.rows]
-
     async def _named(self, name: str) -> ToolHistory | None:
-        found = [each for each in await self._rows([f"name:{name}"], 10) if each.versions]
-        return found[0] if found else None
+        page = await self._context.page(TOOL, [f"name:{name}"], None, 10)
+        return next((each for row in page.rows if (each := _HISTORY.decode(row.body)).versions), None)
 
     async def _known(self, name: str) -> ToolHistory:
         history = await self._named(name)

@@ -411,7 +411,7 @@ class TenantService:
 
     def _check(self, name: str) -> None:
         self._check_operator()
-        check_tenant_name(name)
+        check_tenant_name(name, "/name")
         if name == OPERATOR_TENANT:
             message = f"{OPERATOR_TENANT} is the operator's own tenant: it is always there"
             raise rejected("tenant_name_invalid", message, path="/name", hint="choose another name")

@@ -68,7 +68,7 @@ async def test_a_key_cannot_take_the_run_of_a_due_time(http: httpx2.AsyncClient)
         ("PATCH", "/schedules/nope", {}, 404, {"/name"}),
         ("GET", "/schedules/nope", None, 404, {"/name"}),
         ("GET", "/schedules?term=x", None, 422, {"/terms/0"}),
-        ("GET", "/schedules?after=x", None, 400, {""}),
+        ("GET", "/schedules?after=x", None, 400, {"/after"}),
         ("GET", "/schedules?limit=0", None, 422, {"/limit"}),
         ("POST", "/schedules/nope/trigger", None, 404, {"/name"}),
         ("DELETE", "/schedules/nope", None, 404, {"/name"}),
