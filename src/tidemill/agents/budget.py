@@ -13,7 +13,8 @@ import msgspec
 
 from tidemill.agents.conversation import Conversation
 from tidemill.agents.port import BudgetSlice
-from tidemill.handlers.contract import object_schema
+from tidemill.agents.tools import Pending
+from tidemill.handlers.contract import Wait, object_schema
 from tidemill.handlers.llm.accounting import MICROS
 
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**12}
@@ -86,3 +87,16 @@ class NodeBudget(msgspec.Struct, frozen=True, kw_only=True):
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def wait_of(pending: Pending, left: BudgetSlice) -> Wait:
+    """The wait of a tool, with the budget of the child run it waits for: no more than the node has left."""
+    wait, part = pending.wait, pending.budget or BudgetSlice()
+    if wait.child is None:
+        return wait
+    budget = {}
+    for name in BudgetSlice.__struct_fields__:
+        limits = [limit for limit in (getattr(part, name), getattr(left, name)) if limit is not None]
+        if limits:
+            budget[name] = float(min(limits))
+    return msgspec.structs.replace(wait, child=msgspec.structs.replace(wait.child, budget=budget or None))

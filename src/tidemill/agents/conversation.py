@@ -19,6 +19,8 @@ from typing import Any
 
 import msgspec
 
+from tidemill.expressions.errors import shorten
+from tidemill.handlers.contract import Fail
 from tidemill.handlers.llm.accounting import amounts_of
 from tidemill.handlers.llm.provider import Message, Reply, ToolCall, Usage, message_text, tool_message
 from tidemill.kernel.spending import NOTHING_SPENT, Spend
@@ -280,6 +282,11 @@ def record_of(reply: Reply, turn: int, spent: Spend, ms: int, request: str) -> R
     if reply.cost is not None:
         record["cost"] = reply.cost
     return record | {name: value for name, value in more.items() if value}
+
+
+def failed_record(failed: Fail, spent: Spend) -> Record:
+    words = {"code": failed.code, "message": shorten(failed.message, 1_000)}
+    return {"t": "failed", **words, "spent": amounts_of(spent)}
 
 
 def reply_of(record: Record) -> Reply:

@@ -16,16 +16,25 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidemill.agents.budget import NodeBudget
-from tidemill.agents.conversation import Call, Conversation, Record, packed, record_of, reply_of, restored
+from tidemill.agents.budget import NodeBudget, wait_of
+from tidemill.agents.conversation import (
+    Call,
+    Conversation,
+    Record,
+    failed_record,
+    packed,
+    record_of,
+    reply_of,
+    restored,
+)
 from tidemill.agents.memory import Accounts
-from tidemill.agents.port import BudgetSlice
 from tidemill.agents.tools import Ended, Pending, Toolbox, ToolContext, ToolResult, error_result, preview_of
 from tidemill.blobs.contract import files_in
 from tidemill.expressions.errors import shorten
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Done, Fail, HandlerOutcome, NodeContext, Wait
 from tidemill.handlers.llm.accounting import (
+    RUN_PAUSED,
     DayBudget,
     amounts_of,
     estimated,
@@ -53,6 +62,7 @@ REPAIRS_MAX = 2
 LISTED_MAX = 200
 """Calls of tools that the result lists."""
 AGAIN: Record = {"t": "again"}
+PAUSED_MS = 100
 TURN_BREAK = "\n\n"
 """A part of a stream of its own, between what a model says in one turn and in the next."""
 MARK, FILES_MAX = "$blob", 1_000
@@ -111,6 +121,8 @@ class AgentLoop:
         """What is set aside for the next call of the model, by this attempt."""
         self._refused: Fail | None = None
         """A budget beyond the node's has nothing left."""
+        self._paused = False
+        """The run is: no model is asked."""
         self._has_result = context.recalled
         """What a tool waited for has not been used yet."""
         self._child_files: list[dict[str, str]] = []
@@ -151,9 +163,11 @@ class AgentLoop:
                 await self._append(asking | told, reserve=reserve, spent=spent)
                 record = asking
             except Fail as refused:
-                if refused.code != "budget_exceeded":
+                reserve, self._paused = None, refused.code == RUN_PAUSED
+                if refused.code == "budget_exceeded":
+                    self._refused = refused
+                elif not self._paused:
                     raise
-                self._refused, reserve = refused, None
         if reserve is None:
             await self._append(record | told, spent=spent)
         self._reserved, self._child_spent = reserve, None
@@ -225,11 +239,14 @@ class AgentLoop:
                 await self._add(compaction)
                 # What was set aside for the longer question stays set aside.
                 self._reserved = reserved
-        if self._reserved is None and self._refused is None:
+        if self._reserved is None and self._refused is None and not self._paused:
             warning = self._warning()
             # Without a warning, the call was announced by an attempt that was lost, or has failed.
             record = {"t": "note", "why": "budget", "text": warning} if warning else AGAIN
             await self._add(record, asks=True)
+        if self._paused:
+            # The timer of a paused run is due when the run goes on; the attempt then begins behind the last record.
+            return Wait("timer", for_ms=PAUSED_MS, resume=True)
         if self._reserved is None:
             return await self._stop(self._refused or self._why_stop() or _out_of_time(self._seconds))
         refused = await self._ask_until_answered(self._reserved)
@@ -256,6 +273,8 @@ class AgentLoop:
                 tries, failures = tries + 1, []
             await asyncio.sleep(delay_ms / 1_000)
             await self._add(record, asks=True)
+            if self._paused:
+                return None
             if self._reserved is None:
                 return self._refused or self._why_stop() or failed
             reserved = self._reserved
@@ -267,7 +286,7 @@ class AgentLoop:
             seconds = min(self._seconds_left, settings.timeout_seconds)
             day_key = await self._day.reserve(reserved, seconds, self._conversation.replies)
         except Fail as refused:
-            await self._add(_failed_record(refused, NOTHING_SPENT), spent=NOTHING_SPENT)
+            await self._add(failed_record(refused, NOTHING_SPENT), spent=NOTHING_SPENT)
             self._refused = refused
             return refused
         began = self._clock()
@@ -277,14 +296,14 @@ class AgentLoop:
             self._muted_in = self._speaks_in
             spent, ms = spent_by_failure(failed, reserved), round((self._clock() - began) * 1_000)
             asked = [settings.provider, settings.model]
-            await self._add(_failed_record(failed, spent) | {"ms": ms, "asked": asked}, spent=spent)
+            await self._add(failed_record(failed, spent) | {"ms": ms, "asked": asked}, spent=spent)
             await self._day.settle(day_key, spent)
             return failed
         spent, ms = spent_by(reply, reserved, settings.prices), round((self._clock() - began) * 1_000)
         if len(reply.tool_calls) > CALLS_MAX:
             message = f"the model asks for {len(reply.tool_calls)} calls at once, at most {CALLS_MAX} are made"
             many = Fail("too_many_calls", message, hint="see the transcript; change the instructions")
-            await self._add(_failed_record(many, spent) | {"ms": ms}, spent=spent)
+            await self._add(failed_record(many, spent) | {"ms": ms}, spent=spent)
             await self._day.settle(day_key, spent)
             raise many
         reply = msgspec.structs.replace(reply, position=position)
@@ -353,7 +372,7 @@ class AgentLoop:
         """Make the next calls, and record their results. A call that must wait ends the attempt."""
         for call, ended, ms in await self._next_results():
             if isinstance(ended, Pending):
-                wait = _wait_of(ended, self._config.budget.left(self._conversation))
+                wait = wait_of(ended, self._config.budget.left(self._conversation))
                 words = {"state": packed(ended.state), "wait": packed(msgspec.to_builtins(wait))}
                 await self._add({"t": "wait", "n": call.position, **words})
                 return wait
@@ -538,24 +557,6 @@ class AgentLoop:
             },
             next_nodes=chosen,
         )
-
-
-def _wait_of(pending: Pending, left: BudgetSlice) -> Wait:
-    """The wait of a tool, with the budget of the child run it waits for: no more than the node has left."""
-    wait, part = pending.wait, pending.budget or BudgetSlice()
-    if wait.child is None:
-        return wait
-    budget = {}
-    for name in BudgetSlice.__struct_fields__:
-        limits = [limit for limit in (getattr(part, name), getattr(left, name)) if limit is not None]
-        if limits:
-            budget[name] = float(min(limits))
-    return msgspec.structs.replace(wait, child=msgspec.structs.replace(wait.child, budget=budget or None))
-
-
-def _failed_record(failed: Fail, spent: Spend) -> Record:
-    words = {"code": failed.code, "message": shorten(failed.message, 1_000)}
-    return {"t": "failed", **words, "spent": amounts_of(spent)}
 
 
 def _invalid(text: str, problems: list[str]) -> Fail:

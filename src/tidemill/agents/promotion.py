@@ -47,6 +47,10 @@ _SHORT = {
 }
 
 
+_COMPARED = re.compile(r"\b[A-Za-z_][\w.]{0,39}\s*(?:[=!<>]=|<|>)\s*$")
+"""What a literal is compared with; nothing else of an expression becomes words, because other models read them."""
+
+
 class Lifted(NamedTuple):
     """A pipeline whose constants are parameters."""
 
@@ -69,7 +73,7 @@ class _Lifter:
         self.places: dict[str, str] = {}
         self.step = ""
 
-    def lift(self, value: Any, name: str) -> Any:
+    def lift(self, value: Any, name: str, about: str = "") -> Any:
         word = re.sub(r"[^a-z0-9]+", "_", name.lower())[:40].strip("_") or "value"
         unique, number = word, 1
         while unique in self.constants:
@@ -77,7 +81,7 @@ class _Lifter:
             unique = f"{word}_{number}"
         # A reference to a blob is an example at best: a tool must not keep the blob.
         self.constants[unique] = {} if isinstance(value, dict) else value
-        self.places[unique] = f"{self.step}: {name}"
+        self.places[unique] = f"{self.step}: {about or name}"
         return {PARAMETER: unique}
 
     def leaves(self, value: Any, name: str) -> Any:
@@ -95,7 +99,10 @@ class _Lifter:
         for found in _LITERAL.finditer(expression):
             if found["key"]:
                 continue
-            parts += [expression[end : found.start()], self.lift(_literal(found.group()), "value")]
+            before = expression[end : found.start()]
+            compared = _COMPARED.search(before)
+            about = f"{compared[0].strip()} …" if compared else ""
+            parts += [before, self.lift(_literal(found.group()), "value", about)]
             end = found.end()
         return {TEXT: [*parts, expression[end:]]} if parts else expression
 

@@ -160,7 +160,8 @@ class Appender(Protocol):
         """Add a record to those of this visit; it is durable when this returns.
 
         `reserve` sets an amount of the budget of the run aside for a call of a model, and `spent` says what the last
-        call has spent. Raises `Fail` (`budget_exceeded`) if nothing is left, and then adds nothing.
+        call has spent. Raises `Fail` if nothing is left (`budget_exceeded`) or no model is asked because the run is
+        paused (`run_paused`), and then adds nothing.
         """
 
 

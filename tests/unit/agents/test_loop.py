@@ -455,3 +455,34 @@ async def test_other_spellings_of_the_settings_are_read(mill: Cluster) -> None:
     config |= {"available_tools": ["add"], "timeout_sec": 60, "session_id": "s"}
     run = await worker.run(document(node("a", type="agent", agent_config=config)))
     assert (run.status, model.asked) == ("COMPLETED", [0, 1])
+
+
+@simulated
+async def test_an_agent_of_a_paused_run_asks_no_model_until_it_goes_on(mill: Cluster) -> None:
+    model = Model(*[{"add": {"a": number}} for number in range(8)], "done", takes_s=1.0)
+    worker = await at_work(mill, model)
+    run_id = await worker.start(of_agent())
+    await mill.until(lambda: len(model.asked) == 3)
+    await worker.engine.pause(run_id)
+    await asyncio.sleep(120)
+    assert (model.asked, (await worker.engine.show(run_id)).status) == ([0, 1, 2], "PAUSED")
+    await worker.engine.resume(run_id)
+    run = await worker.end(run_id)
+    assert (run.status, model.asked) == ("COMPLETED", list(range(9)))
+    assert (run.spent["calls"], (await mill.state(run_id)).reserved.calls) == (9, 0), "nothing was lost"
+    assert (await worker.engine.transcript(run_id, "a")).lost_calls == 0
+
+
+@simulated
+async def test_an_agent_paused_while_a_call_fails_makes_it_again_later(mill: Cluster) -> None:
+    model = Model(Fail("rate_limited", "busy", retryable=True, retry_after_ms=2_000), takes_s=1.0)
+    worker = await at_work(mill, model)
+    run_id = await worker.start(of_agent())
+    await mill.until(lambda: model.flying == 1)
+    await worker.engine.pause(run_id)
+    await asyncio.sleep(60)
+    assert model.asked == [0]
+    model.script = ("done",)
+    await worker.engine.resume(run_id)
+    run = await worker.end(run_id)
+    assert (run.status, model.asked, run.spent["calls"]) == ("COMPLETED", [0, 0], 2)

@@ -33,7 +33,8 @@ from tidemill.stores.contract import Store
 if TYPE_CHECKING:
     from tidemill.engine.attempts.attempt import Attempt
 
-BUDGET_EXCEEDED = "budget_exceeded"
+NO_CALL_NOW = ("budget_exceeded", "run_paused")
+"""Why no model is asked; the attempt goes on."""
 EVENTS_READ = 1_000
 """Events that are read at once to find the records of a visit."""
 
@@ -75,7 +76,8 @@ class AttemptLog:
     ) -> bytes:
         """Commit a record as the one after `number` others, and return its text.
 
-        Raises `Fail` when the budget of the run is used up, and `Cancelled` when the attempt no longer counts.
+        Raises `Fail` when the budget of the run is used up or the run is paused, and `Cancelled` when the attempt no
+        longer counts.
         """
         lease = attempt.lease
         text, payload = await self._stored(attempt, record)
@@ -85,7 +87,7 @@ class AttemptLog:
             partial(self._turns.mark_stuck, lease.stream),
         )
         problem = answer.problem
-        if problem is not None and problem.code == BUDGET_EXCEEDED:
+        if problem is not None and problem.code in NO_CALL_NOW:
             raise Fail(problem.code, problem.message, hint=problem.hint)
         self._note(attempt, problem is None)
         if problem is not None:

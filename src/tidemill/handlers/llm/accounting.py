@@ -37,6 +37,7 @@ CHARACTERS_PER_TOKEN = 3
 MESSAGE_TOKENS = 8
 OUTPUT_TOKENS = 4_096
 """What an answer may have where `max_tokens` says nothing."""
+RUN_PAUSED = "run_paused"
 MONEY_MAX = 10.0**9
 """Of one call."""
 UNBILLED = frozenset(
@@ -139,7 +140,12 @@ class _Account:
     async def call(self, ask: Ask, question: Question, on_text: OnText) -> Reply:
         settings = question.settings
         reserved = estimated(0, question.conversation, settings)
-        await self._append({"t": "asked", "ask": amounts_of(reserved)}, reserve=reserved)
+        try:
+            await self._append({"t": "asked", "ask": amounts_of(reserved)}, reserve=reserved)
+        except Fail as refused:
+            # What has begun goes to its end, and is paid.
+            if refused.code != RUN_PAUSED:
+                raise
         record: dict[str, Any] = {"t": "call", "asked": [settings.provider, settings.model]}
         try:
             key = await self._day.reserve(reserved, settings.timeout_seconds)

@@ -125,7 +125,7 @@ def take_checkpoint(builder: DecisionBuilder, command: commands.Checkpoint) -> N
 
 
 def refuse_append(builder: DecisionBuilder, command: commands.Append) -> Problem | None:
-    """Why a record is not added: the one before it is missing, or the budget of the run is used up."""
+    """Why a record is not added: the one before it is missing, or no model is asked now."""
     act = peek_at(builder.state.peek(command.node), command.index)
     assert act is not None, "the attempt counts"
     known, repeated = act.appended, act.token == command.token and act.appended == command.number + 1
@@ -134,6 +134,8 @@ def refuse_append(builder: DecisionBuilder, command: commands.Append) -> Problem
         return problem("attempt_stale", message, "stop working on it")
     if repeated or command.reserve is None:
         return None
+    if builder.state.status == "PAUSED":
+        return problem("run_paused", "a paused run asks no model", "resume the run")
     used_up = exhausted(budget_left(builder), command.reserve)
     if not used_up:
         return None
