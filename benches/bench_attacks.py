@@ -157,7 +157,8 @@ def attack(store: str, places: dict[str, str]) -> None:
                         mill.result(run_id, timeout_s=WAIT_SECONDS)
                     except TimeoutError:
                         mill.cancel(run_id)
-                print(name, flush=True)
+                # In one piece: the lines of threads must not mix.
+                print(f"{name}\n", end="", flush=True)
 
         threads = [threading.Thread(target=work, daemon=True) for _ in range(ATTACKS_AT_ONCE)]
         for thread in threads:

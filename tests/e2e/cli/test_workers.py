@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,8 @@ import tidemill
 from tests.fixtures.cli_store import CliStore
 from tests.fixtures.command_line import eventually
 from tests.fixtures.scripted_functions import Ledger
+from tidemill.cli import main
+from tidemill.cli.commands import worker
 from tidemill.cli.commands.worker import without_password
 from tidemill.engine.worker.registry import WORKER
 
@@ -191,3 +196,21 @@ def test_the_hint_names_the_line_that_cannot_be_imported(
 )
 def test_passwords_are_not_shown(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+def test_the_loop_of_a_worker_waits_little_for_threads_that_compute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+
+    def in_loop(work: Coroutine[Any, Any, None]) -> None:
+        seen.append(sys.getswitchinterval())
+        work.close()
+
+    monkeypatch.setattr(worker, "in_loop", in_loop)
+    before = sys.getswitchinterval()
+    try:
+        assert main.call(["worker", "--store", f"sqlite:///{tmp_path}/store.db"]) == main.OK
+    finally:
+        sys.setswitchinterval(before)
+    assert seen == [pytest.approx(main.SWITCH_SECONDS)] and before > main.SWITCH_SECONDS

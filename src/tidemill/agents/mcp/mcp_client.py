@@ -210,7 +210,7 @@ def approved(server: McpServer, definitions: Mapping[str, Definition], wanted: l
         found.append(definition)
     if changed:
         message = f"the MCP server {server.name} describes tools differently than approved: {'; '.join(changed)}"
-        raise Fail("mcp_tool_changed", message, hint=f"compare, then approve anew: {command}")
+        raise Fail("mcp_tool_changed", message, hint=f"compare, then approve again: {command}")
     return found
 
 

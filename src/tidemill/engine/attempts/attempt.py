@@ -224,7 +224,11 @@ class Attempt:
             item = item_of(self._lists, self.task, self._visit.map, self._fetched)
             scope.has_item, scope.item, scope.index = True, item, self.task.index
         value = await self._filled(template, scope)
-        return rendered(value, self._tools.runtime.handler_host.schema(self._handler))
+        text, schema = encode_text(value), self._tools.runtime.handler_host.schema(self._handler)
+        if len(text) > CHECKED_HERE_MAX:
+            await self._enter_task()
+            return await asyncio.to_thread(rendered, value, text, schema)
+        return rendered(value, text, schema)
 
     async def _filled(self, template: Template, scope: Scope) -> Any:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from tidemill.blobs.payloads import NotJson, decode_value
+from tidemill.blobs.payloads import NotJson, decode_value, encode_text
 from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, retry_until_stored, timed_out
 from tidemill.engine.attempts.log_store import AttemptId
 from tidemill.engine.attempts.rendering import Fetched, Upstream, blobs_of, encoded, masked, rendered, scope_of, text_of
@@ -118,7 +118,8 @@ class CompensationAttempt:
             scope = replace(scope, has_item=True, item=item, index=task.index)
         flow, runtime = self._entry.flow, self._tools.runtime
         template = await off_loop(self._compensator.config, flow.undoing, self._node)
-        config = rendered(await render(template, scope, runtime.isolation), runtime.handler_host.schema(self._handler))
+        filled = await render(template, scope, runtime.isolation)
+        config = rendered(filled, encode_text(filled), runtime.handler_host.schema(self._handler))
         return NodeContext(
             run_id=stream.key,
             node=task.node,

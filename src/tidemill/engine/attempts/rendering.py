@@ -318,10 +318,11 @@ def _own_payloads(act: Activation) -> Iterator[Payload]:
     return (payload for payload in found if payload is not None)
 
 
-def rendered(value: Any, schema: Schema) -> Any:
-    """A rendered config, checked against its type's schema."""
+def rendered(value: Any, text: bytes, schema: Schema) -> Any:
+    """A rendered config of this text, checked against its type's schema. Raises NotJson and ExpressionError."""
+    check_text(value, text)
     # Rendering shares structure with the values it read; the handler gets a copy that it may change.
-    config = decode_value(encode_value(value))
+    config = decode_value(text)
     problems = () if schema.accepts(config) else schema.problems(config, "")
     if problems:
         hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+import tidemill
 from tests.fixtures.cluster import Cluster, InlineIsolation, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
+from tidemill.engine.attempts import attempt, rendering
 from tidemill.engine.attempts.invocation import bounded
 from tidemill.engine.compiled import LOOP_ITEMS
 from tidemill.expressions.sandbox.tasks import RenderTexts, SandboxTask
@@ -479,3 +481,24 @@ async def test_a_large_node_is_compiled_in_a_thread(mill: Cluster, monkeypatch: 
     run = await worker.run(document(node("few", config=many[:3]), node("many", "few", config=many)))
     assert run.outputs == {"many": list(range(LOOP_ITEMS + 1))}
     assert compiled == ["many"]
+
+
+def test_a_large_config_is_checked_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading it takes a tenth of a second for some megabytes, and all other runs would wait."""
+    seen: list[bool] = []
+
+    def checked(value: Any, text: bytes, schema: Any) -> Any:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            seen.append(False)
+        else:
+            seen.append(True)
+        return rendering.rendered(value, text, schema)
+
+    monkeypatch.setattr(attempt, "rendered", checked)
+    large = "{{ range(90000) | list }}"
+    flow = document(node("small", config="{{ 1 + 1 }}"), node("large", config=large, dependencies=["small"]))
+    with tidemill.open("memory://") as mill:
+        assert mill.run(flow).status == "COMPLETED"
+    assert seen == [True, False]
