@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page
 
-from tests.web.conftest import PHONE, ROOT, NewPage
+from tests.web.conftest import PHONE, ROOT, NewPage, Watch
 from tests.web.screens import open_screen
 from tests.web.server import Server
 
@@ -19,6 +19,7 @@ SERIOUS = ("serious", "critical")
 SCREENS = (
     *("runs", "failures", "graph", "timeline", "history", "state", "failed", "agent", "waiting", "map", "children"),
     *("approvals", "approval", "start", "workflows", "workflow", "document", "workers", "dead-letters", "sign-in"),
+    *("event", "versions", "bad-query"),
 )
 
 
@@ -38,6 +39,9 @@ def paths(server: Server) -> Mapping[str, str]:
         "runs": "/runs",
         "failures": "/runs?show=failures",
         **{view: f"/runs/{order}?view={view}" for view in ("graph", "timeline", "history", "state")},
+        "event": f"/runs/{order}?view=history&event=4",
+        "versions": "/workflows/nightly-report?view=versions",
+        "bad-query": "/runs?q=statsu:failed",
         "failed": f"/runs/{failed}",
         "agent": f"/runs/{agent}?node=answer&tab=transcript",
         "waiting": f"/runs/{waiting}",
@@ -72,8 +76,9 @@ def faults(page: Page) -> list[str]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("screen", SCREENS)
 def test_a_screen_has_no_serious_fault(
-    new_page: NewPage, server: Server, paths: Mapping[str, str], screen: str, theme: str
+    new_page: NewPage, server: Server, paths: Mapping[str, str], screen: str, theme: str, watch: Watch
 ) -> None:
+    watch.expected += ["422"] if screen == "bad-query" else []
     page = new_page(color_scheme=theme, bypass_csp=True)
     open_screen(page, server, paths[screen])
     page.wait_for_load_state("networkidle") if screen == "sign-in" else page.wait_for_timeout(300)

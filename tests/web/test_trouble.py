@@ -16,6 +16,7 @@ from tests.web.server import Server, served
 from tests.web.steps import DEPTH
 
 REACH = ("Failed to load resource", "ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE_CHUNKED_ENCODING")
+LOADED = "part => performance.getEntriesByType('resource').some(each => each.name.includes(part))"
 NAMES = (
     "\N{SLIGHTLY SMILING FACE}\N{ZERO WIDTH JOINER}\N{FIRE}",
     "\u05e9\u05dc\u05d5\u05dd",
@@ -97,10 +98,10 @@ def test_a_viewer_sees_and_may_not_act(new_page: NewPage, tmp_path: Path, watch:
         expect(acts.get_by_role("button", name="Retry")).to_have_attribute("aria-disabled", "true")
         acts.get_by_role("button", name="Retry").click(force=True)
         expect(page.get_by_text("Your key has no permission for it (runs:act).").first).to_be_visible()
-        acts.get_by_role("button", name="More").click()
-        for act in page.get_by_role("menuitem").all():
+        # A menu of which nothing can be chosen is not offered.
+        assert acts.get_by_role("button").all_inner_texts() == ["Retry", "Patch", "Fork"]
+        for act in acts.get_by_role("button").all():
             expect(act).to_have_attribute("aria-disabled", "true")
-        page.keyboard.press("Escape")
         page.goto(f"{server.url}/start/hello")
         expect(page.get_by_role("main")).to_contain_text(re.compile("permission|may not"))
         page.close()
@@ -124,6 +125,33 @@ def test_the_server_goes_and_comes_back(new_page: NewPage, tmp_path: Path, watch
         server.post(f"/runs/{run_id}/signal", {"name": "go"})
         expect(page.get_by_role("button", name=re.compile("^a ?, signal, succeeded"))).to_be_visible()
         page.close()
+
+
+def test_pages_open_while_the_server_is_away(new_page: NewPage, tmp_path: Path, watch: Watch) -> None:
+    watch.expected += (*REACH, "dynamically imported module", "ERR_FAILED")
+    away = "The server cannot be reached"
+    with served(tmp_path) as server:
+        server.publish({"name": "hello", "nodes": [{"id": "a", "type": "signal", "config": {"name": "go"}}]})
+        run_id = server.start("hello")
+        page, early = new_page(), new_page()
+        # One page has the code of the others; to another one the code of the workers never came.
+        early.route(re.compile("/assets/fleet-"), lambda route: route.abort())
+        open_screen(early, server, "/runs")
+        open_screen(page, server, f"/runs/{run_id}")
+        for each in ("history", "fleet"):
+            page.wait_for_function(LOADED, arg=f"/assets/{each}-")
+        server.process.kill()
+        page.get_by_role("tab", name=re.compile("History")).click()
+        expect(page.get_by_role("main")).to_contain_text(away)
+        expect(page.get_by_role("heading", name="hello", level=1)).to_be_visible()
+        for each in (page, early):
+            each.get_by_role("link", name="Workers").click()
+            expect(each.get_by_role("main")).to_contain_text(away)
+        early.unroute_all()
+        server.process.start()
+        for each in (page, early):
+            expect(each.get_by_role("heading", name="Workers and queues")).to_be_visible()
+            each.close()
 
 
 def test_there_is_no_such_run(page: Page, server: Server, watch: Watch) -> None:

@@ -1,12 +1,38 @@
 // Routes, and the shell around them.
 import { QueryClientProvider } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, redirect, RouterProvider } from "@tanstack/react-router";
-import { BASE } from "./api/client";
+import { useEffect, type ComponentType } from "react";
+import { api, BASE, isReached, offline, useReached } from "./api/client";
 import { fetchMe, keys, prefetchRun, queryClient, runListQuery } from "./api/queries";
 import { Shell } from "./shell/shell";
-import { Button, Empty, ErrorState, Loading, TooltipProvider } from "./ui";
+import { Button, Empty, ErrorState, Loading, TooltipProvider, whenIdle } from "./ui";
 
 const root = createRootRoute({ component: Shell });
+
+type Module = { default: ComponentType };
+const PAGES_AFTER_MS = 3_000;
+const loaders: (() => Promise<Module>)[] = [];
+
+/** A page whose code is loaded when it is opened, or before that while there is nothing else to do. */
+function page(load: () => Promise<Module>) {
+  loaders.push(load);
+  return lazyRouteComponent(async () => {
+    try {
+      return await load();
+    } catch (error) {
+      // The router would load the document anew for this error, and lose it if the server is away.
+      await api("GET", "/me").catch(() => undefined);
+      if (isReached()) throw error;
+      return { default: Away };
+    }
+  });
+}
+
+/** The code of all pages: they open while the server is away, too. */
+function loadPages(): void {
+  const [next] = loaders.splice(0, 1);
+  if (next) whenIdle(() => void next().then(loadPages, () => undefined), 10_000);
+}
 
 /** The search of an address as it is: pages read what they know and keep the rest. */
 const anySearch = (search: Record<string, unknown>): Record<string, unknown> => search;
@@ -18,7 +44,7 @@ const home = createRoute({
     throw redirect({ to: "/runs", replace: true });
   },
 });
-const signIn = createRoute({ getParentRoute: () => root, path: "/sign-in", validateSearch: anySearch, component: lazyRouteComponent(() => import("./shell/sign-in")) });
+const signIn = createRoute({ getParentRoute: () => root, path: "/sign-in", validateSearch: anySearch, component: page(() => import("./shell/sign-in")) });
 const runs = createRoute({
   getParentRoute: () => root,
   path: "/runs",
@@ -28,7 +54,7 @@ const runs = createRoute({
   loader: ({ deps: { q }, cause }) => {
     if (cause === "enter") void queryClient.prefetchInfiniteQuery(runListQuery(typeof q === "string" ? q : ""));
   },
-  component: lazyRouteComponent(() => import("./runs")),
+  component: page(() => import("./runs")),
 });
 const run = createRoute({
   getParentRoute: () => root,
@@ -37,7 +63,7 @@ const run = createRoute({
   loader: ({ params, cause }) => {
     if (cause === "enter") prefetchRun(params.runId);
   },
-  component: lazyRouteComponent(() => import("./run")),
+  component: page(() => import("./run")),
 });
 const startWhat = createRoute({
   getParentRoute: () => root,
@@ -46,14 +72,14 @@ const startWhat = createRoute({
     throw redirect({ to: "/workflows", replace: true });
   },
 });
-const start = createRoute({ getParentRoute: () => root, path: "/start/$workflow", validateSearch: anySearch, component: lazyRouteComponent(() => import("./start")) });
-const approvals = createRoute({ getParentRoute: () => root, path: "/approvals", validateSearch: anySearch, component: lazyRouteComponent(() => import("./approvals")) });
-const approval = createRoute({ getParentRoute: () => root, path: "/approvals/$id", validateSearch: anySearch, component: lazyRouteComponent(() => import("./approvals/item")) });
-const decide = createRoute({ getParentRoute: () => root, path: "/decide/$token", validateSearch: anySearch, component: lazyRouteComponent(() => import("./approvals/decide")) });
-const workflows = createRoute({ getParentRoute: () => root, path: "/workflows", validateSearch: anySearch, component: lazyRouteComponent(() => import("./workflows")) });
-const workflow = createRoute({ getParentRoute: () => root, path: "/workflows/$name", validateSearch: anySearch, component: lazyRouteComponent(() => import("./workflows/workflow")) });
-const workers = createRoute({ getParentRoute: () => root, path: "/workers", validateSearch: anySearch, component: lazyRouteComponent(() => import("./fleet")) });
-const deadLetters = createRoute({ getParentRoute: () => root, path: "/dead-letters", validateSearch: anySearch, component: lazyRouteComponent(() => import("./dead-letters")) });
+const start = createRoute({ getParentRoute: () => root, path: "/start/$workflow", validateSearch: anySearch, component: page(() => import("./start")) });
+const approvals = createRoute({ getParentRoute: () => root, path: "/approvals", validateSearch: anySearch, component: page(() => import("./approvals")) });
+const approval = createRoute({ getParentRoute: () => root, path: "/approvals/$id", validateSearch: anySearch, component: page(() => import("./approvals/item")) });
+const decide = createRoute({ getParentRoute: () => root, path: "/decide/$token", validateSearch: anySearch, component: page(() => import("./approvals/decide")) });
+const workflows = createRoute({ getParentRoute: () => root, path: "/workflows", validateSearch: anySearch, component: page(() => import("./workflows")) });
+const workflow = createRoute({ getParentRoute: () => root, path: "/workflows/$name", validateSearch: anySearch, component: page(() => import("./workflows/workflow")) });
+const workers = createRoute({ getParentRoute: () => root, path: "/workers", validateSearch: anySearch, component: page(() => import("./fleet")) });
+const deadLetters = createRoute({ getParentRoute: () => root, path: "/dead-letters", validateSearch: anySearch, component: page(() => import("./dead-letters")) });
 
 const router = createRouter({
   routeTree: root.addChildren([home, signIn, runs, run, startWhat, start, approvals, approval, decide, workflows, workflow, workers, deadLetters]),
@@ -86,10 +112,20 @@ declare module "@tanstack/react-router" {
   }
 }
 
+/** A page whose code the server did not give: it comes when the server is back. */
+function Away() {
+  const reached = useReached();
+  useEffect(() => {
+    if (reached) location.reload();
+  }, [reached]);
+  return <ErrorState error={offline()} onRetry={() => void api("GET", "/me").catch(() => undefined)} />;
+}
+
 /** A page that could not be shown: the others still can. */
 function Broken({ error, reset }: { error: unknown; reset: () => void }) {
   // After an update of the server the files of the page that is open are gone.
   const outdated = error instanceof TypeError && /dynamically imported module|importing a module script|preload/i.test(error.message);
+  if (outdated && !isReached()) return <Away />;
   if (!outdated) return <ErrorState error={error} onRetry={reset} />;
   return (
     <Empty
@@ -101,7 +137,7 @@ function Broken({ error, reset }: { error: unknown; reset: () => void }) {
         </Button>
       }
     >
-      The server has a newer version of the page, or cannot be reached.
+      The server has a newer version of the page.
     </Empty>
   );
 }
@@ -109,6 +145,10 @@ function Broken({ error, reset }: { error: unknown; reset: () => void }) {
 if (!location.pathname.startsWith(`${BASE}sign-in`)) void queryClient.prefetchQuery({ queryKey: keys.me, queryFn: fetchMe });
 
 export function App() {
+  useEffect(() => {
+    const timer = setTimeout(loadPages, PAGES_AFTER_MS);
+    return () => clearTimeout(timer);
+  }, []);
   return (
     <QueryClientProvider client={queryClient}>
       <TooltipProvider delayDuration={400}>

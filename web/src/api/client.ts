@@ -76,15 +76,17 @@ export function setReached(next: boolean): void {
   for (const each of reachListeners) each();
 }
 
+/** Hear when the server is lost or reached again. */
+export function onReach(listener: () => void): () => void {
+  reachListeners.add(listener);
+  return () => reachListeners.delete(listener);
+}
+
 /** Whether the server could be reached when it was asked last. */
+export const isReached = (): boolean => reached;
+
 export function useReached(): boolean {
-  return useSyncExternalStore(
-    (listener) => {
-      reachListeners.add(listener);
-      return () => reachListeners.delete(listener);
-    },
-    () => reached,
-  );
+  return useSyncExternalStore(onReach, isReached);
 }
 
 let csrfToken = "";

@@ -1,7 +1,7 @@
 // Live streams: Server-Sent Events over fetch, so that a refusal can be read. Callers that follow the same thing share one
 // connection. A hidden page has none, and continues behind the last id when it is seen again.
 import { useEffect, useRef, useState } from "react";
-import { apiUrl, type Problem, problemOf, seg, setReached, type QueryValue } from "./client";
+import { apiUrl, isReached, onReach, type Problem, problemOf, seg, setReached, type QueryValue } from "./client";
 import { keys, queryClient } from "./queries";
 import type { RunEvent, RunRow } from "./types";
 
@@ -76,6 +76,7 @@ class Connection {
   private last = "";
   private withLogs = false;
   private over = false;
+  private readonly deaf: () => void;
 
   constructor(
     private readonly key: string,
@@ -84,6 +85,8 @@ class Connection {
   ) {
     document.addEventListener("visibilitychange", this.onVisibility);
     window.addEventListener("online", this.onOnline);
+    // Whoever reaches the server first spares the others their pause.
+    this.deaf = onReach(() => isReached() && this.abort === null && this.onOnline());
   }
 
   add(subscriber: Subscriber): void {
@@ -112,6 +115,7 @@ class Connection {
     this.close();
     document.removeEventListener("visibilitychange", this.onVisibility);
     window.removeEventListener("online", this.onOnline);
+    this.deaf();
     connections.delete(this.key);
   }
 

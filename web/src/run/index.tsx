@@ -1,7 +1,7 @@
 /** The page of a run: what it does in words, four views over one selection, and the panel of the selected step. */
 import { useParams } from "@tanstack/react-router";
 import { lazy, Suspense, useEffect, useRef, type ReactNode } from "react";
-import { Button, Empty, ErrorState, Loading, Tabs, useShortcut } from "../ui";
+import { Button, Empty, ErrorState, Loading, Tabs, useShortcut, whenIdle } from "../ui";
 import { GraphView } from "./graph";
 import { startWorker } from "./graph/drawing";
 import { RunHeader } from "./header";
@@ -15,6 +15,11 @@ import { sentence } from "./words";
 const TimelineView = lazy(() => import("./timeline").then((module) => ({ default: module.TimelineView })));
 const HistoryView = lazy(() => import("./history").then((module) => ({ default: module.HistoryView })));
 const StateView = lazy(() => import("./state").then((module) => ({ default: module.StateView })));
+
+/** The code of what is one click away: it opens while the server is away, too. */
+function loadViews(): void {
+  void Promise.all([import("./timeline"), import("./history"), import("./state"), import("./transcript"), import("./actions")]).catch(() => undefined);
+}
 
 const TABS: { id: View; label: string; keys: string }[] = [
   { id: "graph", label: "Graph", keys: "1" },
@@ -34,6 +39,8 @@ function Page({ id }: { id: string }) {
   const { at } = useSelection();
   const { model, problem, loading, refresh } = useRunModel(id, at);
   useEffect(() => void startWorker(), []);
+  const isKnown = model !== null;
+  useEffect(() => (isKnown ? whenIdle(loadViews, 5_000) : undefined), [isKnown]);
   useEffect(() => {
     const before = document.title;
     if (model !== null) document.title = `${model.run.workflow} · ${model.run.status.toLowerCase()} · Tidemill`;

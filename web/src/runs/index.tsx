@@ -21,6 +21,7 @@ import {
   Time,
   toast,
   useShortcut,
+  whenIdle,
   type Column,
 } from "../ui";
 import { ACTS, BulkDialog, type BulkAction, type BulkTarget } from "./bulk";
@@ -83,8 +84,7 @@ export default function RunsPage() {
   useEffect(() => {
     if (!isRead) return;
     // Most people open a run next: its code comes while nothing else is to do.
-    const idle = requestIdleCallback(() => void import("../run").then(({ startWorker }) => startWorker(), () => undefined), { timeout: 5_000 });
-    return () => cancelIdleCallback(idle);
+    return whenIdle(() => void import("../run").then(({ startWorker }) => startWorker(), () => undefined), 5_000);
   }, [isRead]);
 
   // The other values of a field that is asked for have counts, too: after those of the query itself.

@@ -155,14 +155,14 @@ export function QueryBar({ value, onSubmit, known, problem }: QueryBarProps) {
         ))}
       </ul>
       {problems.length > 0 && (
-        <ul id={`${id}-problems`} className={css.problems} role="alert">
+        <div id={`${id}-problems`} className={css.problems} role="alert">
           {problems.slice(0, 5).map((each, at) => (
-            <li key={at}>
+            <p key={at}>
               <Icon name="warning" /> {each.message}
               {each.hint && <span className={css.hint}> — {each.hint}</span>}
-            </li>
+            </p>
           ))}
-        </ul>
+        </div>
       )}
     </div>
   );

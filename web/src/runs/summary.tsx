@@ -73,7 +73,7 @@ export function Histogram({ summary, query, onQuery }: { summary: RunSummary; qu
             </span>
           ))}
         </span>
-        <Time ms={last.until_ms} />
+        <Time ms={Math.min(last.until_ms, Date.now())} />
       </div>
     </figure>
   );

@@ -147,7 +147,9 @@ function Start({ name, version }: { name: string; version: string }) {
               <p className={css.problem} role="alert" ref={said}>
                 {formProblems.length > 0 && rest.length === 0
                   ? `The inputs do not fit the schema of ${name}: please look at the marked field${formProblems.length > 1 ? "s" : ""}.`
-                  : `${problem.detail}${problem.hint ? ` – ${problem.hint}` : ""}`}
+                  : problem.isOffline
+                    ? "The server cannot be reached. Start the run again when it answers: it starts once only."
+                    : `${problem.detail}${problem.hint ? ` – ${problem.hint}` : ""}`}
               </p>
             )}
             <div className={css.bar}>

@@ -60,7 +60,7 @@ export function ErrorState({ error, what = "this page", onRetry, action }: { err
       <Icon name={icon} size={24} className={css.stateIcon} />
       <h2>{title}</h2>
       <div className={css.stateText}>
-        {problem.detail !== title && <p>{problem.detail}</p>}
+        {problem.detail.replace(/\.$/, "") !== title && <p>{problem.detail}</p>}
         {next && next !== problem.detail && <p className="soft">{next}</p>}
         {problem.problems.length > 1 && (
           <ul className={css.problems}>

@@ -1,6 +1,7 @@
 export { Badge, Button, Copy, Facet, IconButton, KeyHint, copyText, type ButtonProps } from "./controls";
 export { Empty, ErrorState, Loading } from "./feedback";
 export { Icon, type IconName } from "./icons";
+export { whenIdle } from "./idle";
 export { JsonView, TextView, type JsonViewProps } from "./json-view";
 export { STYLE_NONCE } from "./nonce";
 export { Dialog, Menu, Popover, Tabs, Toast, Tooltip, TooltipProvider, toast, type DialogProps, type MenuItem, type Tab } from "./overlays";

@@ -10,7 +10,7 @@ const PART = 65_536;
 const CHILDREN = 200;
 const TEXT_SHOWN = 300;
 const LINES_OPENED = 60;
-const LEVELS_INDENTED = 30;
+const LEVELS_INDENTED = 10;
 const SEPARATOR = "\u0000";
 
 interface Line {

@@ -216,7 +216,7 @@ function RunsOf({ name, version, summary }: { name: string; version: number; sum
   const words = shown.map((each) => `${status[each]!.toLocaleString()} ${signOf(each).word}`).join(", ");
   return (
     <>
-      <Link to="/runs" search={{ q: `workflow:${name}@${version}` }}>
+      <Link to="/runs" search={{ q: `workflow:${name}@${version}` }} className={css.counted}>
         {summary.counted.toLocaleString()}
         {summary.complete ? "" : "+"}
       </Link>

@@ -112,7 +112,7 @@ export function ActionBar({ model }: { model: RunModel }) {
       {shown.map((action) => (
         <ActionButton key={action} model={model} request={about(action)} kind={next?.action === action ? "primary" : "plain"} {...(past ? { label: "Fork from this moment" } : {})} />
       ))}
-      {!past && rest.some((action) => refusalOf(model, may, { action }) === "") && <Menu trigger={<Button icon="more">More</Button>} items={items} align="end" />}
+      {!past && (live || rest.some((action) => refusalOf(model, may, { action }) === "")) && <Menu trigger={<Button icon="more">More</Button>} items={items} align="end" />}
       {open && Dialog && <Dialog key={`${open.action} ${open.node ?? ""}`} model={model} request={open} onClose={() => setOpen(null)} />}
     </div>
   );

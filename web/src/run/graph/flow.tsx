@@ -12,6 +12,8 @@ import { find, neighbour, type Direction, type Match } from "./navigate";
 import { boxStatus, type SceneBox } from "./scene";
 
 /** With more boxes in view, or further away, boxes are drawn on a canvas. */
+/** How high the legend is. */
+const LEGEND = 36;
 const CARDS_MAX = 260;
 const FAR_BELOW = 0.32;
 const ZOOM_MIN = 0.02;
@@ -125,9 +127,11 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
   useLayoutEffect(() => {
     if (moved.current) return;
     const { drawing, selected, start } = first.current;
-    const { width, height } = store.getState();
-    if (width === 0 || height === 0) return;
+    const { width, height: whole } = store.getState();
+    if (width === 0 || whole === 0) return;
     begun.current = true;
+    // The legend of a run covers no node.
+    const height = Math.max(1, whole - (hasRun ? LEGEND : 0));
     const zoom = Math.min((width - 48) / Math.max(1, drawing.width), (height - 48) / Math.max(1, drawing.height));
     if (zoom >= 0.55) {
       const used = Math.min(1, zoom);
@@ -146,7 +150,7 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
       const top = drawing.boxes.reduce<DrawnBox | null>((best, each) => (best === null || off(each) < off(best) ? each : best), null);
       lookAt(top === null ? 0 : top.x + top.width / 2, 0);
     }
-  }, [flow, size, store]);
+  }, [flow, size, store, hasRun]);
 
   // What another view selects comes into view.
   const shown = useRef(selected);
