@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 80d9b417b1dfb433.
+// Made by `make web-types` from the OpenAPI document aa7681939efc4190.
 
 export interface paths {
     "/livez": {
@@ -3717,6 +3717,7 @@ export interface components {
             /** @enum {unknown} */
             state: "active" | "grace";
             kept: boolean;
+            used_by: string[];
         };
         /** @description A worker as lists show it; moments are those of the store's clock. */
         WorkerView: {
