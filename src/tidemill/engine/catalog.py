@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
 
 FLOWS_MAX = 256
-"""Compiled workflows kept in memory."""
+FLOWS_BYTES_MAX = 16 << 20
+"""Compiled workflows kept in memory, and their encoded bytes, which become about ten times as many; one is kept."""
 HELD_MAX = 256
 RACES_MAX = 16
 UNKNOWN_TYPE = frozenset({"unknown_node_type", "unknown_type_version"})
@@ -130,7 +131,8 @@ class Catalog:
     ) -> None:
         self._store, self._blobs, self._ambient, self._unusable = store, blobs, ambient, unusable
         self.node_types = NodeTypeDirectory(store, ambient, types, fleet, tenant_types)
-        self._flows: OrderedDict[tuple[str, str], CompiledWorkflow] = OrderedDict()
+        self._flows: OrderedDict[tuple[str, str], tuple[CompiledWorkflow, int]] = OrderedDict()
+        self._flows_bytes = 0
         self._held: dict[Stream, History] = {}
         """Histories as last read; read-only."""
         self._known_tenants: set[str] = set()
@@ -168,9 +170,10 @@ class Catalog:
 
     async def store_flow(self, tenant: str, compiled: Compiled) -> tuple[str, str]:
         """Store a compiled workflow and its document; returns the digests of both."""
-        digest = await self._blobs.put(tenant, encode_workflow(compiled.workflow))
+        body = encode_workflow(compiled.workflow)
+        digest = await self._blobs.put(tenant, body)
         text = await self._blobs.put(tenant, msgspec.json.encode(compiled.document, order="sorted"))
-        self._keep(tenant, digest, CompiledWorkflow(compiled.workflow))
+        self._keep((tenant, digest), CompiledWorkflow(compiled.workflow), len(body))
         return digest, text
 
     async def publish(
@@ -513,18 +516,21 @@ class Catalog:
         known = self._flows.get((tenant, digest))
         if known is not None:
             self._flows.move_to_end((tenant, digest))
-            return known
+            return known[0]
         body = await self._blobs.get(tenant, digest)
         if digest_of(body) != digest:
             raise Unavailable(f"workflow {digest} is damaged")
         flow = CompiledWorkflow(decode_workflow(body))
-        self._keep(tenant, digest, flow)
+        self._keep((tenant, digest), flow, len(body))
         return flow
 
-    def _keep(self, tenant: str, digest: str, flow: CompiledWorkflow) -> None:
-        self._flows[(tenant, digest)] = flow
-        while len(self._flows) > FLOWS_MAX:
-            self._flows.popitem(last=False)
+    def _keep(self, key: tuple[str, str], flow: CompiledWorkflow, size: int) -> None:
+        _, before = self._flows.pop(key, (flow, 0))
+        self._flows[key] = flow, size
+        self._flows_bytes += size - before
+        while len(self._flows) > FLOWS_MAX or (self._flows_bytes > FLOWS_BYTES_MAX and len(self._flows) > 1):
+            _, (_, dropped) = self._flows.popitem(last=False)
+            self._flows_bytes -= dropped
 
 
 def _audit_row(stream: Stream, number: int, record: Record, encoded: bytes) -> Row:

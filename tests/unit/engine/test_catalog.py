@@ -418,3 +418,16 @@ async def test_a_large_document_is_compiled_in_a_thread() -> None:
         assert (await engine.publish(text)).version == (await engine.publish(text.encode())).version == 1
     assert threads[0] == "MainThread"
     assert set(threads[1:]) == {"tidemill-compile"}
+
+
+async def test_compiled_workflows_in_memory_are_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred large documents must not fill the memory of every worker that meets them."""
+    monkeypatch.setattr("tidemill.engine.catalog.FLOWS_BYTES_MAX", 250_000)
+    async with engine_at("memory://", work=False) as engine:
+        made = [
+            await engine.publish(document(node("a", config="x" * 100_000), name=f"w{number}")) for number in range(5)
+        ]
+        kept = [await engine.catalog.flow(TENANT, each.digest) for each in made]
+        again = [await engine.catalog.flow(TENANT, each.digest) for each in reversed(made)]
+        same = [one is other for one, other in zip(reversed(kept), again, strict=True)]
+        assert same == [True, True, False, False, False]
