@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,6 +64,17 @@ async def busy(processes: SandboxPool, condition: EvaluationRequest) -> tuple[as
     before_ms = worked_ms(pid)
     asked = asyncio.create_task(processes.holds(condition))
     await until(lambda: worked_ms(pid) > before_ms + 50)
+    return asked, pid
+
+
+async def stopped(processes: SandboxPool) -> tuple[asyncio.Task[bool], int]:
+    """Have a warm child stand still over a question, however fast it would answer."""
+    assert await processes.holds(request("true"))
+    (pid,) = deciders()
+    os.kill(pid, signal.SIGSTOP)
+    scope = replace(SCOPE, inputs={"rows": list(range(3000))})
+    asked = asyncio.create_task(processes.holds(request("inputs.rows.map(row, row + 1).size() == 3000", scope)))
+    await asyncio.sleep(0.1)
     return asked, pid
 
 
@@ -141,8 +153,7 @@ async def test_a_child_that_died_while_idle_is_replaced(processes: SandboxPool) 
 
 
 async def test_a_child_that_somebody_killed_is_asked_again(processes: SandboxPool) -> None:
-    scope = replace(SCOPE, inputs={"rows": list(range(3000))})
-    asked, pid = await busy(processes, request("inputs.rows.map(row, row + 1).size() == 3000", scope))
+    asked, pid = await stopped(processes)
     os.kill(pid, signal.SIGKILL)
     assert await asked
     assert deciders() != [pid]
@@ -344,10 +355,11 @@ async def test_the_value_of_a_node_that_is_not_named_is_reached_by_a_computed_na
 
 
 async def test_a_child_whose_supervisor_was_killed_ends_and_is_replaced(processes: SandboxPool) -> None:
-    scope = replace(SCOPE, inputs={"rows": list(range(3000))})
-    asked, pid = await busy(processes, request("inputs.rows.map(row, row + 1).size() == 3000", scope))
+    asked, pid = await stopped(processes)
     (supervisor,) = children_of(os.getpid())
     os.kill(supervisor, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
     assert await asked
     await until(lambda: not runs(pid))
 
