@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 
 
@@ -31,11 +33,33 @@ def start_collector() -> None:
 
 
 SWITCH_SECONDS = 0.0005
+RELEASE_EVERY_SECONDS = 5
 
 
-def favour_event_loop() -> None:
-    """Make threads that compute release the interpreter's lock soon: the loop of a worker waits for it at every hop."""
+def prepare_long_life() -> None:
+    """Set up a process that serves for long.
+
+    Threads that compute release the interpreter's lock soon, because the loop of a worker waits for it at every hop.
+    A thread gives freed memory back to the system: by itself glibc keeps most of what was ever needed.
+    """
     sys.setswitchinterval(SWITCH_SECONDS)
+    threading.Thread(target=_release_memory_for_ever, name="tidemill-memory", daemon=True).start()
+
+
+def _release_memory_for_ever() -> None:
+    while release_memory():
+        time.sleep(RELEASE_EVERY_SECONDS)
+
+
+def release_memory() -> bool:
+    """Give freed memory back to the system; False where the C library cannot. Other threads run meanwhile."""
+    import ctypes
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None:
+        return False
+    trim(0)
+    return True
 
 
 def call(arguments: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -214,3 +215,15 @@ def test_the_loop_of_a_worker_waits_little_for_threads_that_compute(
     finally:
         sys.setswitchinterval(before)
     assert seen == [pytest.approx(main.SWITCH_SECONDS)] and before > main.SWITCH_SECONDS
+
+
+def test_a_worker_gives_freed_memory_back() -> None:
+    def resident_mb() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
+
+    held = [bytes(60_000) for _ in range(5_000)]
+    # The last block keeps the heap from shrinking by itself.
+    last, before = held.pop(), resident_mb()
+    held.clear()
+    assert main.release_memory()
+    assert resident_mb() < before - 200, len(last)

@@ -235,7 +235,7 @@ def work(options: WorkOptions) -> int:
         ):
             engine = _engine(options, settings)
             main.start_collector()
-            main.favour_event_loop()
+            main.prepare_long_life()
             in_loop(_work(engine, options, settings, status_lines))
     except Rejected as refusal:
         return StoreSession(options.store, options.in_json).refused(refusal)
