@@ -436,8 +436,9 @@ class Catalog:
         held = self._held.get(stream)
         if held is not None:
             # Every start of a run resolves a reference: one load tells whether anything was published since.
-            (tail,) = await self._store.load({stream: held.length})
-            if tail.version == held.length and held.published:
+            length = held.length
+            (tail,) = await self._store.load({stream: length})
+            if tail.version == length and len(held.versions) > held.deleted:
                 return held
         history = await self._known(tenant, name)
         self._hold(stream, history)

@@ -310,28 +310,25 @@ class Table:
 
     def write(self, row: Row) -> None:
         """Replace or remove a row, touching only the orders that change."""
-        old = self._rows.get(row.key)
-        if old is not None and old.terms is row.terms and old.sort == row.sort and not row.deleted:
-            # The most common write: a step of a run that leaves its terms unchanged.
-            self._rows[row.key] = row
-            return
-        self._rows.pop(row.key, None)
+        old, terms = self._rows.pop(row.key, None), _terms(row)
         if not row.deleted:
             self._rows[row.key] = row
-        before, after = _terms(old), _terms(None if row.deleted else row)
-        if old is not None and old.sort == row.sort:
-            before, after = before - after, after - before
         if old is not None:
+            before = _terms(old)
+            if old.sort == row.sort:
+                # Most often: a step of a run that leaves its terms unchanged.
+                before, terms = before - terms, terms - before
             for term in before:
                 order = self._orders[term]
                 order.discard((old.sort, old.key))
                 if not order:
                     del self._orders[term]
-        for term in after:
+        place = (row.sort, row.key)
+        for term in terms:
             entered = self._orders.get(term)
             if entered is None:
                 entered = self._orders[term] = Order()
-            entered.add((row.sort, row.key))
+            entered.add(place)
 
     def walk(self, terms: Sequence[str], below: Place | None = None) -> Iterator[Row]:
         """Rows that have all terms, newest first, along the shortest of their orders."""
@@ -351,8 +348,8 @@ class Table:
         return sum(1 for _ in islice(self.walk(terms), at_most))
 
 
-def _terms(row: Row | None) -> Set[str | None]:
-    return frozenset() if row is None else {None, *row.terms}
+def _terms(row: Row) -> Set[str | None]:
+    return frozenset() if row.deleted else {None, *row.terms}
 
 
 # The store
