@@ -422,8 +422,9 @@ class Tidemill:
         return self._answered(answer)
 
     def _answered(self, answer: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(answer, self._loop)
+        future: Future[T] = Future()
         self._asked.add(future)
+        self._loop.call_soon_threadsafe(self._compute, answer, future)
         try:
             return future.result()
         except CancelledError:
@@ -434,6 +435,16 @@ class Tidemill:
             raise
         finally:
             self._asked.discard(future)
+
+    def _compute(self, answer: Coroutine[Any, Any, T], future: Future[T]) -> None:
+        """In the loop: compute an answer in a task, which a cancelled future cancels."""
+        task = self._loop.create_task(_tell(answer, future))
+
+        def stop(over: Future[T]) -> None:
+            if over.cancelled():
+                self._loop.call_soon_threadsafe(task.cancel)
+
+        future.add_done_callback(stop)
 
     def _on_claims_refused(self, refusal: Rejected) -> None:
         """In the loop: the store gives out no work. What is in hand may still end; after that nothing more happens."""
@@ -459,6 +470,23 @@ class Tidemill:
         await self._loop.shutdown_default_executor()
         self._ended = True
         self._loop.stop()
+
+
+async def _tell(answer: Coroutine[Any, Any, T], future: Future[T]) -> None:
+    """Compute an answer and hand it to the thread that waits for it, without another step of the loop."""
+    try:
+        value = await answer
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    except BaseException as error:
+        if future.set_running_or_notify_cancel():
+            future.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
+    else:
+        if future.set_running_or_notify_cancel():
+            future.set_result(value)
 
 
 class _BufferedIterator(Generic[T]):

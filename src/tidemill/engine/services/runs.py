@@ -444,6 +444,8 @@ class RunService(RunActions):
                 yield row
             if after is None:
                 return
+            # A store that never suspends must not keep the rest of the process waiting.
+            await asyncio.sleep(0)
 
     async def count(
         self,
