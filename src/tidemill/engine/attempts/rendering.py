@@ -335,7 +335,6 @@ def context_of(
     workflow: Workflow,
     state: State,
     node: Node,
-    *,
     run_id: str,
     task: JobBody,
     act: Activation,
