@@ -361,7 +361,7 @@ def _limits_of(settings: Settings) -> dict[str, Any]:
 
 
 def _types_of(types: NodeTypes) -> dict[str, Any]:
-    """What an engine is told of node types; the log tells of those that cannot be used."""
+    """The node types as arguments of an engine; unusable ones are logged."""
     types.log_broken()
     return {
         "handlers": types.handlers,

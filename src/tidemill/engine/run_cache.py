@@ -102,7 +102,7 @@ class RunCache:
     def warn_once(self, stream: Stream, why: TidemillError) -> None:
         """Log that jobs of a run cannot be done; once per reason, however many runs have it."""
         if str(why) not in self._warned:
-            LOG.warning("run %s waits, and so do the runs that need it: %s", stream.key, why)
+            LOG.warning("run %s cannot be read; it waits, and so do runs that need it: %s", stream.key, why)
             self._warned[str(why)] = None
             if len(self._warned) > WARNED_MAX:
                 del self._warned[next(iter(self._warned))]

@@ -57,7 +57,7 @@ class Database(Protocol):
     async def run(self, text: str, parameters: Parameters, timeout_ms: int | None = None) -> Any:
         """Execute in a transaction, which cancellation rolls back; returns `{rows, count, changed}`. Raises `Fail`.
 
-        `timeout_ms` is when the caller will cancel it, for a server that goes on when this process dies.
+        `timeout_ms` is when the caller will cancel it, for a server that continues when this process dies.
         """
 
     async def close(self) -> None:
@@ -113,7 +113,7 @@ class AnswerBuilder:
         self._rows.append(row)
         self._size += len(msgspec.json.encode(row))
         if len(self._rows) > ROWS_MAX or self._size > ANSWER_BYTES_MAX:
-            message = f"it answers more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
+            message = f"it returns more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
             raise Fail("sql_answer_too_large", message, hint="ask for less, with WHERE or LIMIT")
 
     def _check(self, name: str, value: Any) -> None:
@@ -141,7 +141,7 @@ NOT_ENABLED_MESSAGE = "the operator has not enabled SQL on the store"
 NOT_ENABLED_HINT = f"the operator writes `store = true` under `[sql]` in {CONFIG_FILE}, or sets TIDEMILL_SQL_STORE=on"
 SECRET_ON_STORE = "a secret must not be written into the store"
 NOT_CONSTANT = "the statement is a constant: values that are written into it could change what it does"
-NOTHING = "there is no statement, only a comment or nothing"
+NOTHING = "there is no statement"
 
 
 def sql_handler(
@@ -199,7 +199,7 @@ def sql_handler(
             yield ConfigProblem("/database", NOT_ENABLED_MESSAGE, NOT_ENABLED_HINT, code=NOT_ENABLED)
         elif name == STORE and not has_own:
             hint = "name a database, or use a store with SQL"
-            yield ConfigProblem("/database", "this store takes no statements", hint)
+            yield ConfigProblem("/database", "this store does not support statements", hint)
         elif name != STORE and name not in databases:
             yield ConfigProblem(
                 "/database", f'there is no database "{name}"', _hint(databases), code="database_unknown"
@@ -219,7 +219,7 @@ SQL = NodeType(
     name="sql",
     title="SQL statement",
     icon="database",
-    description="Does one parameterised statement; on the run's own store exactly once.",
+    description="Executes one parameterised statement; on the run's own store exactly once.",
     secret_fields=("parameters",),
     # On the store statements wait for one another, so more of them would only occupy places of workers.
     capabilities=Capabilities(concurrency=8),
@@ -240,7 +240,7 @@ SQL = NodeType(
 
 async def _dry_run(own: TransactionalStatements | None, statement: Statement) -> Done:
     if own is None:
-        raise Fail("database_unknown", "this store takes no statements", hint="name a database")
+        raise Fail("database_unknown", "this store does not support statements", hint="name a database")
     try:
         statement = await own.dry_run(statement)
     except Rejected as refused:

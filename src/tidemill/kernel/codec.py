@@ -86,7 +86,7 @@ def _lift(fields: Any) -> AnyEvent:
 
 def _newer(tag: str) -> Rejected:
     message = f"an event of type {tag[:100]} was written by a newer version"
-    return rejected("event_newer", message, hint="upgrade Tidemill; workers of the newer version go on with the run")
+    return rejected("event_newer", message, hint="upgrade Tidemill; workers of the newer version continue the run")
 
 
 def plain(event: AnyEvent, seq: int, *, bytes_max: int | None = None) -> dict[str, Any]:

@@ -197,7 +197,7 @@ class State(msgspec.Struct, array_like=True, gc=False):
     spent: Spend = NOTHING_SPENT
     """What the run and its children have spent on language models."""
     reserved: Spend = NOTHING_SPENT
-    """What is set aside of its budget for calls in flight and child runs."""
+    """What is reserved of its budget for calls in flight and child runs."""
     spent_by_children: Spend = NOTHING_SPENT
     """The part of `spent` that child runs have spent."""
     behind: dict[str, Visit] | None = None

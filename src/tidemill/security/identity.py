@@ -152,7 +152,7 @@ def hash_of_key(text: str) -> bytes:
 
 
 def id_of_key(text: str) -> str:
-    """The id within a key; empty if the text is no key."""
+    """The id within a key; empty if the text is not a key."""
     if len(text) > KEY_LENGTH_MAX or not text.isascii():
         return ""
     prefix, _, rest = text.partition("_")
@@ -161,7 +161,7 @@ def id_of_key(text: str) -> str:
 
 
 def tenant_of_key(key_id: str) -> str:
-    """The tenant that a key belongs to; empty if the text is no id of a key."""
+    """The tenant that a key belongs to; empty if the text is not an id of a key."""
     found = _KEY_ID.fullmatch(key_id)
     return found[1] if found is not None and is_tenant_name(found[1]) else ""
 
@@ -226,11 +226,11 @@ class JwtVerifier:
         rules = self.rules
         tenant, name = _claim(claims, rules.tenant_claim), _claim(claims, rules.name_claim)
         if not is_tenant_name(tenant):
-            raise credential_invalid(f"the token names no tenant in its claim {rules.tenant_claim}")
+            raise credential_invalid(f"the token has no tenant in its claim {rules.tenant_claim}")
         usable = isinstance(name, str) and name.isprintable() and 0 < len(name) <= NAME_LENGTH_MAX
         # Approvals take `user:x` and `x` for the same person.
         if not usable or str(name).strip().removeprefix("user:").strip().startswith(RESERVED_NAMES):
-            raise credential_invalid(f"the token names no person in its claim {rules.name_claim}")
+            raise credential_invalid(f"the token has no person in its claim {rules.name_claim}")
         roles = _claim(claims, rules.roles_claim)
         listed: list[Any] = roles.split() if isinstance(roles, str) else roles if isinstance(roles, list) else []
         known = [
@@ -261,7 +261,7 @@ class JwtVerifier:
         except jwt.ExpiredSignatureError:
             raise credential_invalid("the token has expired", code="token_expired") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
-            # Which check failed is told to no one who cannot sign.
+            # Callers who cannot sign do not learn which check failed.
             raise credential_invalid() from None
         if not isinstance(claims["exp"], (int, float)) or not claims["exp"] <= EXPIRES_S_MAX:
             raise credential_invalid("the token does not say when it expires")
@@ -300,7 +300,7 @@ class JwtVerifier:
             hint = 'a JWKS file holds {"keys": […]} with public keys of kind RSA, EC or OKP'
             raise rejected("jwks_invalid", message, hint=hint) from None
         if not found:
-            raise rejected("jwks_invalid", "the key set holds no key for signatures", hint="see `use` of its keys")
+            raise rejected("jwks_invalid", "the key set holds no key for signatures", hint="check `use` of its keys")
         return found
 
 
@@ -368,7 +368,7 @@ class Sessions:
         fits = len(token) <= TOKEN_LENGTH_MAX and self._fits("session", text, signature)
         body = _SESSION.decode(_decoded(text)) if fits else None
         if body is None or body.expires_ms <= now_ms:
-            message = "the session is over" if body is not None else "the session is not valid here"
+            message = "the session has expired" if body is not None else "the session is not valid here"
             raise rejected("session_invalid", message, hint="sign in again")
         return Principal(
             tenant=body.tenant, name=body.name, roles=body.roles, key_id=body.key_id, expires_ms=body.expires_ms

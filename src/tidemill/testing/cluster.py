@@ -326,7 +326,7 @@ class Cluster:
         return found
 
     async def _let_messages_arrive(self) -> None:
-        """What one run still has to tell another is not left over; but it must not take long."""
+        """Messages between runs that are still to be delivered are no leftovers; but delivery must not take long."""
         for _ in range(100):
             jobs = [view.job.key for row in await self.rows() for view in await self.jobs(row.run_id)]
             if not any(key.partition("/")[0] in UNLISTED for key in jobs):

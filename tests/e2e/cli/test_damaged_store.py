@@ -94,7 +94,7 @@ def test_a_worker_says_why_the_store_does_not_answer(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.splitlines() == [
         "! the store does not answer: a.db is held; it is tried until it does",
         "! the disk of a.db is full; free some space; work goes on by itself then",
-        "! the store answers again",
+        "! the store is reachable again",
     ]
 
 

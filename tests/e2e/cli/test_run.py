@@ -330,7 +330,7 @@ def test_the_inputs_of_a_run_that_exists_are_not_given_again(
     refused = inside("run", "g.yaml", "--resume", "@last", "-i", "x=1", "--json")
     assert refused.code == main.REFUSED
     (problem,) = refused.json["problems"]
-    assert (problem["code"], problem["message"]) == ("option_invalid", "--resume keeps the inputs that the run has")
+    assert (problem["code"], problem["message"]) == ("option_invalid", "--resume keeps the run's inputs")
     assert re.fullmatch(r"branch off another run: tidemill runs fork \S+ -i x=1", problem["hint"])
 
 

@@ -173,7 +173,7 @@ async def test_words_that_cannot_be_stored_are_refused_at_the_door(mill: Cluster
 
 @simulated
 async def test_a_worker_whose_own_type_is_broken_fails_the_node_and_goes_on(mill: Cluster) -> None:
-    """Its schema is no schema: that shows when a config is rendered, and must not end the worker's claims."""
+    """Its schema is not a schema: that shows when a config is rendered, and must not end the worker's claims."""
     fine = Handler(NodeType(name="odd"), lambda context: Done(1))
     broken = Handler(NodeType(name="odd", config_schema={"type": 5}), lambda context: Done(1))
     client = await mill.process("client", work=False, more=[fine])

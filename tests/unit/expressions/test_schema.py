@@ -146,7 +146,7 @@ def test_what_hangs_on_a_wildcard_is_left_open(schema: Any, value: Any, expected
         ("x", "", "a schema is an object"),
         ({"type": "nope"}, "/type", "nope"),
         ({"properties": {"a": {"minimum": "x"}}}, "/properties/a/minimum", "not of type"),
-        ({"pattern": "("}, "/pattern", "is no regular expression that can be compiled: missing )"),
+        ({"pattern": "("}, "/pattern", "is not a regular expression that can be compiled: missing )"),
         ({"$ref": "http://127.0.0.1:1/x.json"}, "/$ref", "nothing is fetched"),
         ({"$ref": "file:///etc/passwd"}, "/$ref", "nothing is fetched"),
         ({"properties": {"a": {"$ref": "other.json"}}}, "/properties/a/$ref", "nothing is fetched"),
@@ -611,12 +611,12 @@ def test_a_schema_with_notes_of_its_own_stays_one(schema: Any) -> None:
 @pytest.mark.parametrize(
     ("schema", "path", "words", "hint"),
     [
-        ({"type": "objekt"}, "/type", "`objekt` is no type", "object"),
-        ({"type": "int"}, "/type", "`int` is no type", "did you mean `integer`?"),
-        ({"type": "date"}, "/type", "`date` is no type", "the types are"),
-        ({"properties": {"n": {"type": "str"}}}, "/properties/n/type", "`str` is no type", "did you mean `string`?"),
-        ({"properties": {"n": "integer"}}, "/properties/n", "`integer` is no schema", "write {type: integer}"),
-        ({"properties": {"type": "string"}}, "/properties/type", "`string` is no schema", "write {type: string}"),
+        ({"type": "objekt"}, "/type", "`objekt` is not a type", "object"),
+        ({"type": "int"}, "/type", "`int` is not a type", "did you mean `integer`?"),
+        ({"type": "date"}, "/type", "`date` is not a type", "the types are"),
+        ({"properties": {"n": {"type": "str"}}}, "/properties/n/type", "`str` is not a type", "did you mean `string`?"),
+        ({"properties": {"n": "integer"}}, "/properties/n", "`integer` is not a schema", "write {type: integer}"),
+        ({"properties": {"type": "string"}}, "/properties/type", "`string` is not a schema", "write {type: string}"),
     ],
 )
 def test_a_type_that_is_none_is_said_so(schema: Any, path: str, words: str, hint: str) -> None:

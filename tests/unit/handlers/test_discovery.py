@@ -111,7 +111,7 @@ def test_nothing_is_imported_that_offers_nothing(site: Path) -> None:
         ("loud:shout", "raise RuntimeError('no licence')", "RuntimeError: no licence"),
         ("loud:shout", "import sys; sys.exit(3)", "SystemExit: 3"),
         ("loud:shout", "raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("loud:shout", CODE.replace('"object"', "7"), "config_schema of shout@1 is no JSON Schema: /type: "),
+        ("loud:shout", CODE.replace('"object"', "7"), "config_schema of shout@1 is not a JSON Schema: /type: "),
         ("loud:both", CODE, "shout@1 comes from loud 1.4 too"),
         ("absent:shout", CODE, "ModuleNotFoundError: No module named 'absent'"),
     ],
@@ -151,7 +151,7 @@ def test_a_given_type_with_a_bad_schema_is_left_out_and_told() -> None:
     with tidemill.open("memory://", handlers=[odd], work=False) as mill, pytest.raises(Rejected) as refused:
         mill.publish({"name": "t", "nodes": [{"id": "a", "type": "odd"}]})
     (problem,) = refused.value.problems
-    assert problem.code == "unknown_node_type" and "output_schema of odd@1 is no JSON Schema" in problem.hint
+    assert problem.code == "unknown_node_type" and "output_schema of odd@1 is not a JSON Schema" in problem.hint
 
 
 @pytest.mark.parametrize(

@@ -317,7 +317,7 @@ def test_two_statements_that_race_both_happen_once(store: Path) -> None:
         runs = [mill.result(run) for run in started]
     assert [run.error for run in runs if run.status != "COMPLETED"] == []
     assert sorted(run.outputs["ask"]["rows"][0]["total"] for run in runs) == [float(n) for n in range(1, 31)]
-    assert {run.nodes["ask"]["attempts"] for run in runs} == {1}, "a lost race is no attempt"
+    assert {run.nodes["ask"]["attempts"] for run in runs} == {1}, "a lost race is not an attempt"
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])

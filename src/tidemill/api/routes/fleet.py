@@ -128,7 +128,7 @@ class LimitBody(Body):
 
 @router.on("PUT", "/concurrency/{name}", may="fleet:write", answers=ConcurrencyLimit)
 async def set_concurrency_limit(name: str, body: LimitBody, caller: CurrentCaller) -> Response:
-    """Let at most so many nodes of a queue, type, workflow or value of a label run at a time."""
+    """Limit how many nodes of a queue, type, workflow or label value run at once."""
     return answer(await caller.services.concurrency.set(name, body.limit, actor=caller.actor))
 
 

@@ -38,7 +38,7 @@ async def show_tool(name: str, caller: CurrentCaller) -> Response:
 class ToolBody(Body):
     name: str | None = Field(None, description="Its new name.", examples=["cheapest-flights"], max_length=64)
     description: str | None = Field(None, description="What agents read of it.", max_length=2_000)
-    pinned: bool | None = Field(None, description="Whether it keeps its version.")
+    pinned: bool | None = Field(None, description="Whether it is pinned to its version.")
     retired: bool | None = Field(None, description="Whether agents can no longer find and call it.")
 
 

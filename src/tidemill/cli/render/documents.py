@@ -183,9 +183,9 @@ def print_node_type(each: NodeTypeDetails) -> None:
     fields = list(_fields(type_.config_schema, type_.secret_fields))
     print()
     if not fields:
-        print("its configuration is any JSON value")
+        print("its config is any JSON value")
         if type_.secret_fields:
-            print(f"secrets may stand in: {', '.join(type_.secret_fields)}")
+            print(f"fields that accept secrets: {', '.join(type_.secret_fields)}")
         return
     heads = (Column("FIELD"), Column("TYPE", gives=True), Column("DEFAULT", gives=True), Column(""))
     print_table(heads, fields)

@@ -76,10 +76,12 @@ class ConcurrencyService:
         """Let at most `limit` nodes of a queue, type, workflow or label's value run at a time."""
         kind, colon, which = name.partition(":")
         if kind not in LIMITED or not colon or not which or len(name) > 200:
-            raise rejected("limit_name_invalid", f"{name!r} names nothing that can be limited", path="/name", hint=HINT)
+            raise rejected("limit_name_invalid", f"{name!r} cannot be limited", path="/name", hint=HINT)
         if isinstance(limit, bool) or not 0 <= limit <= LIMIT_MAX:
             message = f"a limit is a number from 0 to {LIMIT_MAX:,}, not {limit}"
-            raise rejected("limit_invalid", message, path="/limit", hint="0 holds back everything; remove lifts it")
+            raise rejected(
+                "limit_invalid", message, path="/limit", hint="0 stops all nodes; `remove` removes the limit"
+            )
         await self._known.refresh(at_once=True)
         if name not in self._known.limits and len(self._known.limits) >= LIMITS_MAX:
             raise rejected("limit_invalid", f"there are {LIMITS_MAX} limits already", hint="remove one")

@@ -64,8 +64,8 @@ _HARMLESS = {apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE}
 store's own statements: triggers, views, anything temporary."""
 
 _REASONS = {
-    apsw.SQLITE_TRANSACTION: "BEGIN, COMMIT and ROLLBACK are the store's own affair",
-    apsw.SQLITE_SAVEPOINT: "savepoints are the store's own affair",
+    apsw.SQLITE_TRANSACTION: "the store itself begins, commits and rolls back",
+    apsw.SQLITE_SAVEPOINT: "savepoints are not allowed",
     apsw.SQLITE_ATTACH: "other files cannot be attached",
     apsw.SQLITE_DETACH: "other files cannot be attached",
     apsw.SQLITE_PRAGMA: "pragmas are not allowed",
@@ -205,7 +205,7 @@ class Statements:
         if operation not in _SCHEMA_CHANGES | _ROW_ACCESS:
             return _REASONS.get(operation, "only tables and indexes can be made, and only rows be changed")
         if schema not in (None, "main"):
-            return "only the store's own file can be used, and nothing that is temporary"
+            return "only the store's own file can be used, and no temporary tables"
         for name in names:
             if name is not None and name.lower() in self._own:
                 return f"{name} is a table of the store's own"
@@ -239,7 +239,7 @@ class Statements:
                 self._modules, self._prepared = {name.lower() for (name,) in modules}, connection
             with self._locks.surviving(statement.effect_key) if statement.effect_key else nullcontext(True) as survived:
                 if not survived:
-                    raise rejected(KILLED_WORKER, KILLED, hint="make it smaller; a retry by hand executes it once more")
+                    raise rejected(KILLED_WORKER, KILLED, hint="make it smaller; a manual retry executes it once more")
                 return self._execute(connection, statement)
         finally:
             now = time.monotonic()
@@ -285,7 +285,9 @@ class Statements:
         except apsw.ExecTraceAbort:
             raise refusal("there is more than one statement", "give each of them a node of its own") from None
         except apsw.InterruptError:
-            message = f"it takes more than {TIME_MAX_MS} ms or {MEMORY_BYTES_MAX >> 20} MiB, and all else waits for it"
+            message = (
+                f"it takes more than {TIME_MAX_MS} ms or {MEMORY_BYTES_MAX >> 20} MiB, and everything else waits for it"
+            )
             raise refusal(message, "make it smaller, or use a database of the operator's") from None
         except apsw.AuthError:
             raise refusal(reasons[0] if reasons else "it is not allowed", ALLOWED) from None

@@ -79,7 +79,7 @@ def test_waiting_says_for_what() -> None:
     board.apply(at("NodeWaiting", "n0", attempt=1, on="signal", name="go"))
     assert detail(row, 0) == "waits for signal go"
     board.apply(at("NodeWaiting", "n0", attempt=1, on="loop"))
-    assert detail(row, 0) == "waits for the rest of its loop"
+    assert detail(row, 0) == "waiting for the rest of its loop"
 
 
 def test_a_held_node_says_so() -> None:

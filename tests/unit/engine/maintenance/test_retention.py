@@ -182,7 +182,7 @@ async def test_what_was_brought_back_is_kept_as_long_again(mill: Cluster) -> Non
     await engine.archive_restore(run.run_id)
     await engine.reindex()
     swept = await engine.archive_sweep()
-    assert (swept.retired, swept.left) == ((), ((run.run_id, "it was brought back"),))
+    assert (swept.retired, swept.left) == ((), ((run.run_id, "it was restored from the archive"),))
     pass_days(mill, 29)
     assert (await engine.archive_sweep()).retired == ()
     pass_days(mill, 3)

@@ -156,7 +156,7 @@ async def test_a_store_that_takes_long_to_answer_is_told_once(mill: Cluster) -> 
     await worker.open()
     await asyncio.sleep(100)
     assert worker.faulty_store.fired["beat"] == 1
-    assert told == [(1_015, "it has said nothing for 15 s"), (1_060, None)]
+    assert told == [(1_015, "it has sent no heartbeat for 15 s"), (1_060, None)]
 
 
 @simulated
@@ -236,7 +236,7 @@ async def test_why_says_when_whoever_holds_a_job_looks_dead(mill: Cluster, ledge
     await asyncio.sleep(20)
     found = await blocker(client, run_id)
     assert (await states(client), found.kind, found.silent_since_ms) == ({"w1": "dead"}, "lease", heard_ms)
-    assert found.words.startswith("worker w1, which has fallen silent, works on a")
+    assert found.words.startswith("worker w1, which has stopped sending heartbeats, works on a")
 
 
 @simulated

@@ -139,7 +139,7 @@ async def test_an_idle_worker_stops_at_once(mill: Cluster) -> None:
 async def test_what_does_not_finish_is_given_back_and_starts_elsewhere_at_once(
     mill: Cluster, seconds_before: float, ledger: Ledger
 ) -> None:
-    """It is no attempt, also when its start is in the log."""
+    """It is not an attempt, also when its start is in the log."""
     first = await mill.process("w1", functions={"work": ledger.work}, grace_ms=2_000)
     run_id = await first.start(document(call("a", args={"seconds": 20})))
     await mill.until(lambda: ledger.running == 1)

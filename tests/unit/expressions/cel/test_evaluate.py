@@ -159,7 +159,7 @@ def test_too_many_steps_are_an_error() -> None:
         ("'a", "condition_syntax", "line 1", ""),
         ("(" * 60 + "true" + ")" * 60, "condition_syntax", "nested more than 32 levels", "parentheses"),
         ("true" + " && true" * 2000, "condition_syntax", f"limited to {EXPRESSION_MAX} characters", ""),
-        ("1", "condition_syntax", "a condition must be true or false, and this is int", "compare"),
+        ("1", "condition_syntax", "a condition must be true or false, but this is int", "compare"),
         ("output.map(x, x)", "condition_syntax", "this is list", ""),
         ("1 + 1.0 == 2.0", "condition_syntax", "+ does not take int and double", "double(x)"),
         ("'a' > 1", "condition_syntax", "> does not take string and int", ""),

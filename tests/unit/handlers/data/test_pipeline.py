@@ -551,7 +551,7 @@ async def test_a_condition_that_looks_further_than_the_nodes_before() -> None:
     with pytest.raises(Fail) as failed:
         await called(pipeline(), {"rows": [{"n": 1}], "pipeline": [step]}, upstream={"near": 1})
     assert '"far" is not in reach' in failed.value.message
-    assert failed.value.hint.endswith("nodes directly before this one: near")
+    assert failed.value.hint.endswith("direct upstream nodes: near")
 
 
 def test_what_hangs_on_a_template_is_left_for_later() -> None:

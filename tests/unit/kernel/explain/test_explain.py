@@ -90,7 +90,7 @@ def test_a_lease_of_a_worker_that_looks_dead_says_so() -> None:
     silent = Workers(queues=None, unresponsive={"w1": 400, "w2": 300})
     mine = blocker(why(run.kernel, leased="run/a/1/-1", workers=silent), "a")
     assert (mine.kind, mine.silent_since_ms, mine.until_ms) == ("lease", 400, 16_000)
-    assert mine.words == "worker w1, which has fallen silent, works on a, attempt 1 of 3"
+    assert mine.words == "worker w1, which has stopped sending heartbeats, works on a, attempt 1 of 3"
     assert "another worker takes over when its lease has run out" in mine.unblock
     others = Workers(queues=None, unresponsive={"w2": 300})
     mine = blocker(why(run.kernel, leased="run/a/1/-1", workers=others), "a")
@@ -219,7 +219,7 @@ def test_a_map_counts_its_items_and_lists_the_first() -> None:
     assert (mine.count, mine.done, mine.failed, mine.unqueued, mine.listed) == (9, 2, 1, 2, 3)
     assert (mine.queued, mine.running, mine.waiting) == (3, 1, 1)
     assert [(item.index, item.attempts, item.error.code) for item in mine.broken] == [(1, 1, "boom")]
-    assert mine.words == "a has 2 of 9 items (3 queued, 1 running, 1 waiting, 2 not let in yet)"
+    assert mine.words == "a has 2 of 9 items (3 queued, 1 running, 1 waiting, 2 not started yet)"
     assert blocker(found, "a", 4).command == "tidemill runs signal {run} paid"
 
 
@@ -363,7 +363,7 @@ def test_a_failed_run_names_its_first_cause_and_what_followed() -> None:
         ("cause", "refused"),
         ("node", "a failed after 1 attempt with http_failed: 500"),
         ("run", "the run failed with a"),
-        ("failed_with", "2 nodes behind it failed with it and never began"),
+        ("failed_with", "2 nodes downstream of it failed with it and never started"),
         ("cancelled", "1 node cancelled"),
     ]
     assert [link.nodes.names for link in found.chain[-2:]] == [("b", "c"), ("d",)]
@@ -413,7 +413,7 @@ def test_a_completed_run_names_what_was_tolerated_and_never_read() -> None:
     run.end("b", "c")
     found = why(run.kernel)
     assert (found.failures_tolerated, found.tolerated.names, found.unread) == (1, ("a",), {"paid": 2})
-    assert found.headline == "the run completed, tolerated failures: 1, signals that were never read: 2"
+    assert found.headline == "the run completed, tolerated failures: 1, unread signals: 2"
     assert (found.unblock, found.command) == ("", "")
 
 

@@ -166,7 +166,7 @@ async def test_a_table_that_no_workflow_made_becomes_nobodys(tmp_path: Path) -> 
     store = await opened(tmp_path)
     assert isinstance(await did(store, "mallory", "CREATE TABLE other (n)"), Committed)
     message = said(await did(store, "mallory", "SELECT * FROM mine"))
-    assert message.startswith("the table mine was made by no workflow")
+    assert message.startswith("the table mine was not created by a workflow")
     assert message.endswith('`mine = ["mallory"]` under `[sql.tables]`')
     assert isinstance(await did(store, "mallory", "SELECT * FROM mine", "mine"), Committed)
     await store.close()
