@@ -304,7 +304,7 @@ class LoadGuard:
             if not self._windows.hit(rate, kind, principal.tenant, who[kind], cost=min(weight, rate.amount)):
                 message = f"more than {rate.amount} requests of the {kind} in a second"
                 message += f"; this one counts as {weight}" if weight > 1 else ""
-                raise TooMany(Problem(code="rate_limited", message=message, hint="send them more slowly"), 1)
+                raise TooMany(Problem(code="rate_limited", message=message, hint="slow down"), 1)
         if permission == STARTING:
             self._check_commits()
             await self._check_backlog(principal.tenant)

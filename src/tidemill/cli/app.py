@@ -357,7 +357,9 @@ def serve_command(
 )
 @options.on_store()
 def mcp_command(session: StoreSession, read_only: bool, workflows: tuple[str, ...], http: str | None) -> int:
-    """Serve workflows to a program with a language model, over MCP on standard input and output, or over HTTP.
+    """Serve workflows to MCP clients.
+
+    Over standard input and output, or over HTTP.
 
     With --server or --http, the tools are those that the key permits. Runs need a worker, or a server that has one.
     """

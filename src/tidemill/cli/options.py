@@ -415,7 +415,7 @@ GROUPS = {
     "tools": "List, rename and retire the composite tools of agents.",
     "keys": "Create, list and revoke API keys of the HTTP service.",
     "tenants": "Create, list and disable tenants.",
-    "audit": "Show who changed what, and check that the audit log is intact.",
+    "audit": "Show who changed what, and verify the audit log.",
     "schedules": "Start runs on a schedule.",
     "config": "Show and check the operator's settings and grants.",
 }
@@ -423,7 +423,7 @@ COMMANDS = {
     "init": "Create a project: a workflow, its functions and a test.",
     "watch": "Watch a run until it ends.",
     "why": "Explain what a run or node is waiting for, or why it ended.",
-    "queues": "Show how much work is waiting in each queue, and for how long.",
+    "queues": "Show how much work is waiting in each queue.",
     "usage": "Show usage by day and workflow: runs, time and cost.",
     "doctor": "Check a deployment and suggest fixes.",
     "verify-log": "Check all event logs for violated invariants.",

@@ -312,7 +312,7 @@ class Catalog:
     async def rollback_tag(
         self, tenant: str, name: str, tag: str, *, actor: str = "", message: str = "", audited: bool = False
     ) -> Tagged:
-        """Make a tag point to where it pointed before its last move."""
+        """Move a tag back to where it pointed before."""
         check_tag(tag)
         return await self._move_tag(tenant, name, tag, lambda history: history.before(tag), actor, message, audited)
 

@@ -109,7 +109,7 @@ SOURCES = {"current": "current", "output": "current", "context": "context", "ctx
 _KEY = re.compile(
     r"""(?:^|\.)([^.\[\]"'\s]+) | \[(-?[0-9]{1,9})\] | \[("(?:[^"\\]|\\.)*")\] | \['([^'\\]*)'\]""", re.VERBOSE
 )
-_TELLING = ("did you mean", "nodes in reach")
+_TELLING = ("did you mean", "available nodes")
 """Beginnings of hints that name a likely fix."""
 _PATH_HINT = 'such as output.items[0].price, or ["a key"].x'
 _EXAMPLE = '{"left": {"path": "output.score"}, "operator": ">", "right": {"node": "first", "path": "output.score"}}'

@@ -122,9 +122,9 @@ class AnswerBuilder:
                 self._check(name, each)
         elif isinstance(value, bytes):
             hint = f"ask for {self._bytes_as.format(name)}"
-            raise Fail("sql_failed", f"the column {name} holds bytes, which JSON does not have", hint=hint)
+            raise Fail("sql_failed", f"the column {name} holds bytes, which JSON cannot represent", hint=hint)
         elif isinstance(value, float) and not math.isfinite(value):
-            raise Fail("sql_failed", f"the column {name} holds a number that JSON does not have")
+            raise Fail("sql_failed", f"the column {name} holds a number that JSON cannot represent")
 
     def build(self, changed: int) -> dict[str, Any]:
         return {"rows": self._rows, "count": len(self._rows), "changed": changed}
@@ -208,7 +208,7 @@ def sql_handler(
             spoken = databases[name].dialect if name in databases else dialect
             if is_several(text, spoken):
                 hint = "give each of them a node of its own"
-                yield ConfigProblem("/statement", "there is more than one statement", hint)
+                yield ConfigProblem("/statement", "more than one statement was given", hint)
             if is_nothing(text, spoken):
                 yield ConfigProblem("/statement", NOTHING, "write one statement")
 

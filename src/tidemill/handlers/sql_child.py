@@ -143,7 +143,7 @@ def _answer(connection: apsw.Connection, text: str, parameters: Any) -> bytes:
                 message = f"it returns more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
                 raise Refused("sql_answer_too_large", message, "ask for less, with WHERE or LIMIT")
     except apsw.ExecTraceAbort:
-        raise Refused("sql_failed", "there is more than one statement") from None
+        raise Refused("sql_failed", "more than one statement was given") from None
     except KeyError as error:
         raise Refused("sql_failed", f"the parameter {error.args[0]!r} is missing", MISSING_HINT) from None
     except (OverflowError, TypeError, ValueError) as error:
@@ -161,8 +161,8 @@ def _answer(connection: apsw.Connection, text: str, parameters: Any) -> bytes:
 def _row(columns: Sequence[str], values: Sequence[Any]) -> str:
     for name, value in zip(columns, values, strict=True):
         if isinstance(value, bytes):
-            message = f"the column {name} holds bytes, which JSON does not have"
+            message = f"the column {name} holds bytes, which JSON cannot represent"
             raise Refused("sql_failed", message, f"ask for hex({name})")
         if isinstance(value, float) and not math.isfinite(value):
-            raise Refused("sql_failed", f"the column {name} holds a number that JSON does not have")
+            raise Refused("sql_failed", f"the column {name} holds a number that JSON cannot represent")
     return json.dumps(dict(zip(columns, values, strict=True)), ensure_ascii=False, separators=(",", ":"))

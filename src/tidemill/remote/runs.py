@@ -163,7 +163,7 @@ class RemoteRuns(RemoteService):
         named = [uuid4().hex for _ in given] if keys is None else list(keys)
         if len(named) != len(given) or len(set(named)) != len(named):
             message = f"{len(named)} keys, {len(set(named))} of them different, for {len(given)} inputs"
-            raise rejected("keys_mismatch", message, path="/keys", hint="give one key of its own for each input")
+            raise rejected("keys_mismatch", message, path="/keys", hint="give a unique key for each input")
         shared = {
             "workflow": workflow,
             "labels": dict(labels or {}),

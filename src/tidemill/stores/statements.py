@@ -96,7 +96,7 @@ def answer_of(columns: tuple[str, ...], rows: Sequence[Sequence[Any]], changed: 
     for row in rows:
         for name, value in zip(columns, row, strict=True):
             if isinstance(value, float) and not math.isfinite(value):
-                raise refusal(f"the column {name} holds a number that JSON does not have")
+                raise refusal(f"the column {name} holds a number that JSON cannot represent")
             if isinstance(value, bytes):
                 raise refusal(f"the column {name} holds bytes: ask for {hex_as.format(name)}")
     found = [dict(zip(columns, row, strict=True)) for row in rows]

@@ -196,7 +196,7 @@ class ScheduleService:
         return self._times(await self._known(name), count)
 
     async def pause(self, name: str, *, reason: str = "", actor: str = "") -> Schedule:
-        """Start nothing more until `resume`; runs that have started continue."""
+        """Pause a schedule until `resume`; runs that have started continue."""
         check_words(reason=reason, actor=actor)
         at_ms = self._context.store.now_ms()
 
@@ -219,7 +219,7 @@ class ScheduleService:
         return await self._change_known(name, resume)
 
     async def delete(self, name: str, *, reason: str = "", actor: str = "") -> None:
-        """Remove a schedule; runs that it has started stay."""
+        """Delete a schedule; runs that it started stay."""
         check_words(reason=reason, actor=actor)
         at_ms = self._context.store.now_ms()
         await self._change_known(name, lambda known: ScheduleDeleted(at_ms=at_ms, reason=reason, actor=actor))

@@ -315,7 +315,7 @@ def test_a_whole_document_with_a_mistake_is_refused_with_its_place(
     assert [(each["code"], each["line"]) for each in refused.json["problems"]] == [("unknown_node_type", 5)]
     flow.write_text(MENDED)
     both = inside("runs", "patch", "@last", "g.yaml", "--set", "/nodes/b/config=8", "--json")
-    assert both.json["problems"][0]["message"] == "g.yaml holds a whole document: --set changes another"
+    assert both.json["problems"][0]["message"] == "g.yaml holds a whole document and cannot be combined with --set"
     forked = inside("runs", "fork", "@last", "--patch", "g.yaml")
     assert forked.code == main.OK
     assert inside("run", "g.yaml", "--resume", forked.out.strip()).code == main.OK

@@ -147,11 +147,11 @@ def test_what_hangs_on_a_wildcard_is_left_open(schema: Any, value: Any, expected
         ({"type": "nope"}, "/type", "nope"),
         ({"properties": {"a": {"minimum": "x"}}}, "/properties/a/minimum", "not of type"),
         ({"pattern": "("}, "/pattern", "is not a regular expression that can be compiled: missing )"),
-        ({"$ref": "http://127.0.0.1:1/x.json"}, "/$ref", "nothing is fetched"),
-        ({"$ref": "file:///etc/passwd"}, "/$ref", "nothing is fetched"),
-        ({"properties": {"a": {"$ref": "other.json"}}}, "/properties/a/$ref", "nothing is fetched"),
-        ({"$dynamicRef": "http://127.0.0.1:1/x#y"}, "/$dynamicRef", "nothing is fetched"),
-        ({"$id": "http://127.0.0.1:1/a", "$ref": "b"}, "/$ref", "nothing is fetched"),
+        ({"$ref": "http://127.0.0.1:1/x.json"}, "/$ref", "Tidemill fetches no schemas"),
+        ({"$ref": "file:///etc/passwd"}, "/$ref", "Tidemill fetches no schemas"),
+        ({"properties": {"a": {"$ref": "other.json"}}}, "/properties/a/$ref", "Tidemill fetches no schemas"),
+        ({"$dynamicRef": "http://127.0.0.1:1/x#y"}, "/$dynamicRef", "Tidemill fetches no schemas"),
+        ({"$id": "http://127.0.0.1:1/a", "$ref": "b"}, "/$ref", "Tidemill fetches no schemas"),
         ({"$ref": "#/$defs/nope"}, "", "does not exist"),
         ({"$schema": "http://json-schema.org/draft-07/schema#"}, "/$schema", "draft 2020-12"),
         ({"$schema": "http://127.0.0.1:1/meta"}, "/$schema", "draft 2020-12"),
@@ -304,7 +304,7 @@ def test_patterns_look_around_a_few_times() -> None:
     [
         ({"properties": {"a": {"$id": "https://x.example/b", "type": "integer"}}}, "$id is understood at the top"),
         ({"allOf": [{"pattern": f"^{each}$"} for each in range(PATTERNS_MAX + 1)]}, "regular expressions"),
-        ({"pattern": "((a{100}){100}){19}"}, "no regular expression that can be compiled"),
+        ({"pattern": "((a{100}){100}){19}"}, "not a regular expression that can be compiled"),
     ],
     ids=["id", "patterns", "size"],
 )
@@ -527,7 +527,12 @@ def test_deep_data_is_an_error() -> None:
         ({"schema": DONE, "invert": "yes"}, "condition_shape", "/invert", "true or false, not a string"),
         ({"schema": DONE, "inverted": True}, "condition_shape", "/inverted", "no key"),
         ({"schema": []}, "schema_invalid", "/schema", "a schema is an object"),
-        ({"schema": {"items": {"$ref": "http://x.example/s"}}}, "schema_invalid", "/schema/items/$ref", "nothing is"),
+        (
+            {"schema": {"items": {"$ref": "http://x.example/s"}}},
+            "schema_invalid",
+            "/schema/items/$ref",
+            "Tidemill fetches",
+        ),
     ],
 )
 def test_what_is_wrong_is_reported_where_it_is(raw: Any, code: str, path: str, message: str) -> None:

@@ -988,7 +988,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Make a tag point to where it pointed before its last move */
+        /** Move a tag back to where it pointed before */
         post: operations["rollbackTag"];
         delete?: never;
         options?: never;
@@ -1021,7 +1021,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List approvals, newest first: those that are pending
+         * List approvals, newest first; pending ones by default
          * @description A page may have fewer items than the limit while there is a next one.
          */
         get: operations["listApprovals"];
@@ -1094,7 +1094,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Approve, reject, or ask for changes
+         * Approve, reject, or request changes
          * @description The same decision again gets the same answer, a contrary one 409, and one that comes too late 410.
          */
         post: operations["decideApproval"];
@@ -1225,7 +1225,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Take a dead letter off the list */
+        /** Close a dead letter without retrying it */
         post: operations["discardDeadLetter"];
         delete?: never;
         options?: never;
@@ -1419,7 +1419,7 @@ export interface paths {
         /** Let at most so many nodes of a queue, type, workflow or value of a label run at a time */
         put: operations["setConcurrencyLimit"];
         post?: never;
-        /** Lift a limit */
+        /** Remove a limit */
         delete: operations["removeConcurrencyLimit"];
         options?: never;
         head?: never;
@@ -2571,7 +2571,7 @@ export interface components {
         SendSignal: {
             /**
              * Name
-             * @description The name that a node waits for.
+             * @description The name of the signal.
              */
             name: string;
             /** Payload */
@@ -3237,7 +3237,7 @@ export interface components {
             /** @constant */
             kind: "wait";
         };
-        /** @description The state calls for a job that the store does not have. */
+        /** @description The state needs a job that the store does not have. */
         Missing: {
             node: string;
             visit: number;

@@ -70,7 +70,7 @@ async def list_approvals(
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
-    """List approvals, newest first: those that are pending.
+    """List approvals, newest first; pending ones by default.
 
     A page may have fewer items than the limit while there is a next one.
     """
@@ -147,7 +147,7 @@ async def _decide(
 
 @router.on("POST", "/approvals/{approval_id}/decide", may=MAY_DECIDE, answers=Decided)
 async def decide_approval(approval_id: str, body: DecideBody, caller: CurrentCaller) -> Response:
-    """Approve, reject, or ask for changes.
+    """Approve, reject, or request changes.
 
     The same decision again gets the same answer, a contrary one 409, and one that comes too late 410.
     """

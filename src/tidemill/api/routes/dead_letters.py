@@ -74,7 +74,7 @@ class DiscardBody(Body):
 
 @router.on("POST", "/dead-letters/{dead_letter_id}/discard", may="dead_letters:write", answers=_SHOWN)
 async def discard_dead_letter(dead_letter_id: str, body: DiscardBody, caller: CurrentCaller) -> Response:
-    """Take a dead letter off the list."""
+    """Close a dead letter without retrying it."""
     run_id, node, visit, index = _place(dead_letter_id)
     letters = caller.services.dead_letters
     await letters.discard(

@@ -134,6 +134,6 @@ async def set_concurrency_limit(name: str, body: LimitBody, caller: CurrentCalle
 
 @router.on("DELETE", "/concurrency/{name}", may="fleet:write", answers={"type": "object"})
 async def remove_concurrency_limit(name: str, caller: CurrentCaller) -> Response:
-    """Lift a limit."""
+    """Remove a limit."""
     await caller.services.concurrency.remove(name, actor=caller.actor)
     return answer({})

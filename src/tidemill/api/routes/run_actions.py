@@ -63,7 +63,7 @@ class CancelRun(Act):
 async def cancel_run(
     caller: CurrentCaller, run_id: str, body: CancelRun | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """End a run."""
+    """Cancel a run."""
     act = body or CancelRun()
     who = act.who(caller, idempotency_key)
     await caller.services.runs.cancel(run_id, compensate=act.compensate, force=act.force, **who)
@@ -186,7 +186,7 @@ async def rehearse_action(caller: CurrentCaller, run_id: str, body: Rehearse) ->
 
 class SendSignal(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "paid", "payload": {"amount": 12}}]})
-    name: str = Field(description="The name that a node waits for.")
+    name: str = Field(description="The name of the signal.")
     payload: Any = None
     signal_id: str | None = Field(default=None, description="A second signal with the same id changes nothing.")
 

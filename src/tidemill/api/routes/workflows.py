@@ -316,7 +316,7 @@ class ReasonBody(Body):
 
 @router.on("POST", "/workflows/{name}/tags/{tag}/rollback", may="workflows:write", answers=Tagged)
 async def rollback_tag(name: str, tag: str, body: ReasonBody, caller: CurrentCaller) -> Response:
-    """Make a tag point to where it pointed before its last move."""
+    """Move a tag back to where it pointed before."""
     moved = await caller.services.workflows.rollback_tag(name, tag, actor=caller.actor, message=body.message)
     return answer(moved)
 

@@ -66,7 +66,7 @@ def create_key_command(
 @options.page
 @options.on_store()
 def list_keys_command(session: StoreSession, tenant: str, **wanted: Any) -> int:
-    """List the API keys of a tenant, newest first, without their secrets."""
+    """List API keys without their secrets, newest first."""
     from tidemill.cli.render.lists import list_page
 
     return list_page(replace(session, tenant=tenant), "keys", lambda mill: mill.keys(**wanted))

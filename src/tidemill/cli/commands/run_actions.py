@@ -103,9 +103,7 @@ def plain_act(name: str, done: str, about: str, *more: options.Decorator, follow
 
 
 PLAIN = (
-    plain_act(
-        "retry", RETRIED, "Retry a failed or cancelled run: completed nodes keep their results.", options.did_not_happen
-    ),
+    plain_act("retry", RETRIED, "Retry a failed or cancelled run from where it stopped.", options.did_not_happen),
     plain_act(
         "rewind",
         "rewound to {node}",

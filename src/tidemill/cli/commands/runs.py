@@ -283,7 +283,7 @@ def path_command(session: StoreSession, run: str, tokens: bool, at: int | None) 
 @options.at
 @options.on_store()
 def graph_command(session: StoreSession, run: str, **given: Any) -> int:
-    """Draw the graph of a run with statuses, times and the edges it took."""
+    """Draw a run: its graph with statuses, times and edges taken."""
     from tidemill.cli.render.graph import RunPicture, draw_run_picture, print_drawing
 
     def show(picture: RunPicture) -> None:

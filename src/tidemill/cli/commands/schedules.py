@@ -128,7 +128,7 @@ def list_command(
 @name_argument
 @options.on_store()
 def show_command(session: StoreSession, name: str) -> int:
-    """Show a schedule, its next five times, and why its last start failed."""
+    """Show a schedule, its next five times and its last error."""
 
     def show(schedule: Schedule) -> None:
         print_title(schedule.name, f"{rule(schedule)} → {schedule.workflow}")
@@ -184,7 +184,9 @@ def resume_command(session: StoreSession, name: str, **who: str) -> int:
 
 @schedules.command("trigger")
 @name_argument
-@options.option("--key", metavar="ID", about="The run's id: the same key again answers the same run.")
+@options.option(
+    "--key", metavar="ID", about="The run's id. Repeating the command with the same key returns the same run."
+)
 @options.actor
 @options.on_store()
 def trigger_command(session: StoreSession, name: str, **given: Any) -> int:

@@ -133,7 +133,7 @@ def put_command(session: StoreSession, file: str, keep: bool, media_type: str | 
 @options.option("--output", "-o", metavar="FILE", about="The file to write; - is standard output.", type=str)
 @options.on_store()
 def get_command(session: StoreSession, digest: str, output: str | None) -> int:
-    """Write the bytes of a blob to a file, or to standard output unless that is a terminal."""
+    """Write a blob to a file or to standard output."""
     from tidemill.cli.inputs import writing
 
     def ask(mill: Tidemill) -> dict[str, Any]:
@@ -183,7 +183,10 @@ def blob_list_command(session: StoreSession, **wanted: Any) -> int:
 @options.dry_run
 @options.on_store(own=True)
 def gc_command(session: StoreSession, grace: float, exclude: tuple[str, ...], dry_run: bool) -> int:
-    """Garbage-collect unreferenced blobs: mark them first, and delete them after the grace period."""
+    """Garbage-collect unreferenced blobs.
+
+    The first run marks them; a run after the grace period deletes them.
+    """
     from tidemill.cli.render.lists import print_gc_report
 
     return session.ask_and_print(

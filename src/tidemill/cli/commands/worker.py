@@ -487,7 +487,10 @@ def remove_limit_command(session: StoreSession, name: str) -> int:
 @click.command("queues")
 @options.on_store()
 def queues_command(session: StoreSession) -> int:
-    """Show how much work is waiting in each queue, and for how long."""
+    """Show how much work is waiting in each queue.
+
+    Also shows how long the oldest job has been waiting.
+    """
     from tidemill.cli.render.summaries import print_queues
 
     return session.ask_and_print(lambda mill: mill.queues(), print_queues)

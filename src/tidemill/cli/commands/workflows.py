@@ -238,7 +238,7 @@ tool_argument = options.argument("name", "NAME", "The name of a composite tool."
 @options.flag("--retired", about="List retired tools instead of those in use.")
 @options.on_store()
 def list_tools_command(session: StoreSession, retired: bool) -> int:
-    """List composite tools: pipelines of agents that became tools, most recently changed first."""
+    """List composite tools, most recently changed first."""
     return session.ask_and_print(lambda mill: mill.tools(retired=retired), print_tools)
 
 

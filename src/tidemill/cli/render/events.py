@@ -135,7 +135,7 @@ def _error(event: Mapping[str, Any]) -> str:
 
 def _retry(event: Mapping[str, Any]) -> str:
     at_ms = event.get("retry_at_ms")
-    return f"again in {duration(max(0, at_ms - event['at_ms']))}" if at_ms else ""
+    return f"retry in {duration(max(0, at_ms - event['at_ms']))}" if at_ms else ""
 
 
 def _taken(event: Mapping[str, Any]) -> str:

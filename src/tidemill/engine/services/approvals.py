@@ -311,7 +311,7 @@ class ApprovalService:
         index: int | None = None,
         command_id: str | None = None,
     ) -> ApprovalView:
-        """Let another person decide in your place."""
+        """Delegate a decision to another person."""
         _check_person(actor, roles, comments)
         check_words(to=to)
         shown = await self.show(run_id, node, visit=visit, index=index)

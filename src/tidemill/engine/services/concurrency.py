@@ -89,7 +89,7 @@ class ConcurrencyService:
         return ConcurrencyLimit(name=name, limit=limit)
 
     async def remove(self, name: str, *, actor: str = "") -> None:
-        """Lift a limit, also for nodes that wait under it."""
+        """Remove a limit, also for nodes that wait under it."""
         await self._known.refresh(at_once=True)
         if name not in self._known.limits:
             raise rejected("limit_unknown", f"there is no limit {name}", hint="see `tidemill concurrency`")

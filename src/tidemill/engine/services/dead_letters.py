@@ -102,7 +102,7 @@ class DeadLetterService:
         actor: str = "",
         command_id: str | None = None,
     ) -> None:
-        """Take a dead letter off the list; by default that of the node's latest visit."""
+        """Close a dead letter without retrying it; by default that of the node's latest visit."""
         check_place(visit, index)
         latest = (await self._context.entry(run_id)).state.peek(node).visit
         close = CloseDeadLetter(

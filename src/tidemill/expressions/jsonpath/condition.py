@@ -373,7 +373,7 @@ def _title(source: Source, query: str, operator: str, value: Json) -> str:
 
 
 def _nodes(references: References, scope: Scope) -> dict[str, Json]:
-    """Return the nodes in reach that have something to show."""
+    """Return the available nodes that have something to show."""
     entries = {node: scope.nodes.get(node) for node in (scope.nodes if references.dynamic else references.nodes)}
     return {node: _entry(seen) for node, seen in entries.items() if isinstance(seen, Seen) or (seen and seen.meta)}
 

@@ -374,7 +374,7 @@ async def test_why_a_node_has_not_ended(mill: Cluster) -> None:
     run_id = await worker.start(document(signal("go"), node("z", "go")))
     await waits(mill, run_id, "go")
     waiting = await worker.engine.why_node(run_id, "go")
-    assert (waiting.status, waiting.headline) == ("WAITING", "go waits for the signal go")
+    assert (waiting.status, waiting.headline) == ("WAITING", "go is waiting for the signal go")
     assert [each.kind for each in waiting.blockers] == ["signal"]
     behind = await worker.engine.why_node(run_id, "z")
     assert (behind.status, [each.kind for each in behind.blockers]) == ("PENDING", ["edge"])

@@ -368,9 +368,9 @@ async def test_two_processes_that_chain_at_once_enter_each_change_once(mill: Clu
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"actor": "someone else"}, "its hash does not fit"),
-        ({"digest": "sha256:" + "0" * 64}, "its hash does not fit"),
-        ({"hash": "0" * 64}, "its hash does not fit"),
+        ({"actor": "someone else"}, "its hash does not match"),
+        ({"digest": "sha256:" + "0" * 64}, "its hash does not match"),
+        ({"hash": "0" * 64}, "its hash does not match"),
         ({"previous": "0" * 64}, "does not follow"),
         ({"seq": 99}, "does not follow"),
     ],

@@ -246,7 +246,7 @@ def test_an_expression_fails_with(source: str, words: str) -> None:
         ("{% if true %}{{ x | uper }}{% endif %}", 'there is no filter called "uper"', ""),
         ("{{ x is definde }}", 'there is no test called "definde"', 'did you mean "defined"?'),
         ("{{ x | attr('y') }}", 'there is no filter called "attr"', "x[name]"),
-        ("{{ x | random }}", 'there is no filter called "random"', "can be repeated"),
+        ("{{ x | random }}", 'there is no filter called "random"', "rendered again"),
         ("{{ x | pprint }}", 'there is no filter called "pprint"', "`json(indent=2)`"),
         ("{{ x | base64 }}", 'there is no filter called "base64"', "`b64`"),
         ("{{ x.__class__ }}", 'names that start with _ are not visible: "__class__"', '["__class__"]'),

@@ -259,7 +259,7 @@ def compiled(config: dict[str, Any]) -> Compiled:
 @pytest.mark.parametrize(
     ("config", "path", "words"),
     [
-        ({"model": "m"}, "/config", "nothing to ask"),
+        ({"model": "m"}, "/config", "there is no prompt"),
         ({"prompt": "?"}, "/config", '"model" is missing'),
         ({"prompt": "?", "provider": "scripted"}, "/config", '"answers" is missing'),
         ({"prompt": "?", "model": "m", "provider": "opneai"}, "/config/provider", "openai"),

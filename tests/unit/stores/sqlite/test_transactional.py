@@ -103,7 +103,7 @@ async def test_the_tables_of_the_store_are_out_of_reach_also_after_it_has_used_t
     store = await opened(tmp_path)
     await store.commit([Commit(stream=RUN, expected=0, records=(b"a",))])
     for text in ("SELECT * FROM records", "DELETE FROM counters", "UPDATE streams SET version = 9"):
-        with pytest.raises(Rejected, match="store's own"):
+        with pytest.raises(Rejected, match="internal table of the store"):
             await store.dry_run(Statement(text=text))
     await store.close()
 
