@@ -32,7 +32,8 @@ from tidemill.security.grants import (
     StoreSqlGrants,
     read_secret_grants,
 )
-from tidemill.security.identity import SECRET_LENGTH_MIN, SESSION_HOURS, JwtRules, check_tenant_name
+from tidemill.security.identity import SECRET_LENGTH_MIN, SESSION_HOURS, JwtRules
+from tidemill.security.roles import check_tenant_name
 from tidemill.security.signing import KEYS_MAX, LINK_HOURS, PREFIX, read_key
 
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"

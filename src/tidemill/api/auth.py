@@ -30,10 +30,10 @@ from tidemill.security.identity import (
     KEY_PREFIX,
     SESSION_COOKIE,
     JwtVerifier,
-    Principal,
     Sessions,
     credential_invalid,
 )
+from tidemill.security.roles import Principal
 
 Admission = Callable[[Request], Awaitable[None]]
 EndpointT = TypeVar("EndpointT", bound=Callable[..., Awaitable[Response]])

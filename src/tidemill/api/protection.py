@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tidemill.api.server_limits import ServerLimits
 from tidemill.engine.engine import Engine
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.security.identity import Principal
+from tidemill.security.roles import Principal
 from tidemill.stores.contract import Backlog
 
 SECURITY_HEADERS: Mapping[bytes, bytes] = {

@@ -26,7 +26,7 @@ from tidemill.engine.views import plain
 from tidemill.errors import Rejected, StoreUnusable, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import RETENTION_BY_STORE
-from tidemill.security.identity import OPERATOR_TENANT
+from tidemill.security.roles import OPERATOR_TENANT
 from tidemill.storage_urls import ARCHIVE_VARIABLE, require_store_exists
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from tidemill.engine.compiled import CONTENT_BYTES_MAX, CompiledWorkflow, filled
 from tidemill.engine.corruption import corrupt_stream
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.maintenance.audit_chain import require_actor, waiting_row
-from tidemill.engine.node_types import NodeTypeDirectory
+from tidemill.engine.offered_types import NodeTypeDirectory
 from tidemill.engine.validation import check_words
 from tidemill.engine.versions import (
     DESCRIPTION_LENGTH_MAX,

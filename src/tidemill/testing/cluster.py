@@ -22,13 +22,13 @@ from tidemill.engine.views import RunView
 from tidemill.expressions.conditions import EvaluationRequest
 from tidemill.expressions.sandbox.tasks import SandboxTask, execute
 from tidemill.kernel.activation import Activation
-from tidemill.kernel.codec import decode_event
+from tidemill.kernel.codec import decode_event, decode_state, encode_state
 from tidemill.kernel.events import AnyEvent, RunCreated, RunPatched
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.invariants.checker import check_log
 from tidemill.kernel.jobs import UNLISTED
 from tidemill.kernel.model import Workflow, decode_workflow
-from tidemill.kernel.state import State, decode_state, encode_state
+from tidemill.kernel.state import State
 from tidemill.stores.contract import Commit, JobView, Lease, Stream
 from tidemill.stores.memory import MemoryStore
 from tidemill.testing.faulty_store import Call, FaultyStore, Trouble

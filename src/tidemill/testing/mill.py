@@ -21,7 +21,6 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 import msgspec
 
 from tidemill.authoring.decorators import Workflow
-from tidemill.bootstrap import NodeTypes, node_types
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.services.approvals import ApprovalService
@@ -33,6 +32,7 @@ from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.discovery import NodeTypeSource
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.document.reader import format_of, read_document
+from tidemill.node_types import NodeTypes, node_types
 from tidemill.security.grants import ANY
 from tidemill.settings import Settings, read_settings
 from tidemill.testing.cluster import Boundary, Cluster, CrashPlan, InlineIsolation, Kind, Process, When, activations

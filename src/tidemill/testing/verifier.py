@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidemill.bootstrap import NodeTypes
 from tidemill.engine.index_rows import ApprovalRow
 from tidemill.engine.views import RunView
 from tidemill.errors import Problem, Rejected, offered, rejected
@@ -29,6 +28,7 @@ from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function, function_registry, imported
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.model import Compensator, Json, Node, Workflow
+from tidemill.node_types import NodeTypes
 from tidemill.testing.cluster import Boundary, CrashPlan
 from tidemill.testing.fakes import COMPUTING, EVERY, SimulatedFunctions, failing, fake_value, read_shapes
 from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting, simulated_types

@@ -14,11 +14,11 @@ from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.worker.leases import STEP_MS
 from tidemill.errors import Rejected, Unavailable
 from tidemill.handlers.contract import Done, Handler
-from tidemill.kernel.codec import encode_event
+from tidemill.kernel.codec import SNAPSHOT_FORMAT, encode_event, encode_state
 from tidemill.kernel.events import DeadLetterClosed, NodeFailed, RunPaused, RunRepaired
 from tidemill.kernel.jobs import JOB_FORMAT, JobBody
 from tidemill.kernel.model import NodeType
-from tidemill.kernel.state import SNAPSHOT_FORMAT, State, encode_state
+from tidemill.kernel.state import State
 from tidemill.stores.contract import Commit, Job, Snapshot
 
 

@@ -12,11 +12,12 @@ import pytest
 
 import tidemill
 from tests.fixtures.command_line import process
-from tidemill.bootstrap import built_in_types, engine_at, node_types
+from tidemill.bootstrap import engine_at
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.handlers.discovery import handlers_in, installed
 from tidemill.kernel.model import NodeType
+from tidemill.node_types import built_in_types, node_types
 
 CODE = '''
 import tidemill

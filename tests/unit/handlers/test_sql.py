@@ -16,9 +16,9 @@ import pytest
 import tidemill
 from tests.fixtures.grants import grant_tables
 from tests.pace import allowed
-from tidemill.bootstrap import databases
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import CapabilityMissing
+from tidemill.node_types import databases
 from tidemill.settings import read_settings
 from tidemill.stores.contract import Statement
 from tidemill.stores.sql_text import Dialect, is_several, with_placeholders

@@ -14,7 +14,8 @@ from tidemill.api.schemas import After, Body, Limit, PageOf, answer, page_answer
 from tidemill.engine.maintenance.audit_chain import AuditEntry, ChainCheck
 from tidemill.engine.services.access import EXPIRES_DAYS, CreatedKey, KeyView, TenantView
 from tidemill.errors import rejected
-from tidemill.security.identity import ANYONE, SESSION_COOKIE, Role
+from tidemill.security.identity import SESSION_COOKIE
+from tidemill.security.roles import ANYONE, Role
 
 router = Router()
 

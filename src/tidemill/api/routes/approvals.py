@@ -23,7 +23,7 @@ from tidemill.engine.views import ApprovalView, activation_id, plain, read_activ
 from tidemill.errors import rejected
 from tidemill.kernel.activation import ApprovalStatus
 from tidemill.kernel.decide.approvals import as_user
-from tidemill.security.identity import Principal
+from tidemill.security.roles import Principal
 from tidemill.security.signing import LINK_HOURS, DecisionLink, DecisionLinks
 
 LOG = logging.getLogger(__name__)

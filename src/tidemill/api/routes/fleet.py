@@ -18,7 +18,7 @@ from tidemill.api.schemas import Body, PageOf, answer, page_answer
 from tidemill.engine.services.concurrency import ConcurrencyLimit
 from tidemill.engine.services.workers import NodeTypeView, QueueView, WorkerView
 from tidemill.errors import offered, rejected
-from tidemill.security.identity import OPERATOR_TENANT
+from tidemill.security.roles import OPERATOR_TENANT
 
 router = Router()
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from tidemill.bootstrap import NodeTypes, node_types
 from tidemill.cli import main, options
 from tidemill.cli.inputs import FILE_ENDINGS, STDIN, Source, read_source
 from tidemill.cli.render.graph import (
@@ -40,6 +39,7 @@ from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.normalize import with_stand_ins
 from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import Workflow
+from tidemill.node_types import NodeTypes, node_types
 
 if TYPE_CHECKING:
     from tidemill.cli.render.documents import KnownTypes

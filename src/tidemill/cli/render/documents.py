@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from tidemill.bootstrap import BUILT_IN, NodeTypes
 from tidemill.cli.render.tables import (
     Column,
     Line,
@@ -24,6 +23,7 @@ from tidemill.cli.render.terminal import DIM, Styler, counted, sanitize
 from tidemill.errors import offered, rejected
 from tidemill.handlers.discovery import UnusableNodeType
 from tidemill.kernel.model import Json, NodeType
+from tidemill.node_types import BUILT_IN, NodeTypes
 from tidemill.version import __version__
 
 if TYPE_CHECKING:

@@ -43,13 +43,13 @@ from tidemill.engine.maintenance.reindex import (
 from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.versions import WORKFLOW, Version, read_history
 from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable
-from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.kernel.codec import DAMAGE, SnapshotFormatUnknown, decode_event, decode_state, encode_state
 from tidemill.kernel.events import AnyEvent, BlobRef, RunCreated, RunPatched
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.jobs import JOB_FORMAT, UNLISTED, expected_jobs, task_of
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import payloads_in
-from tidemill.kernel.state import SnapshotFormatUnknown, State, decode_state, encode_state
+from tidemill.kernel.state import State
 from tidemill.stores.contract import JobView, Row, Store, Stream, Tail
 from tidemill.stores.optional import IndexProblems
 

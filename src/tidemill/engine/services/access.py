@@ -21,18 +21,8 @@ from tidemill.engine.maintenance.schedule import insert_first
 from tidemill.engine.run_query import Moment, read_query
 from tidemill.engine.services.context import ServiceContext
 from tidemill.errors import Rejected, Unavailable, rejected
-from tidemill.security.identity import (
-    NO_HASH,
-    OPERATOR_TENANT,
-    Principal,
-    check_roles_of_key,
-    check_tenant_name,
-    credential_invalid,
-    id_of_key,
-    new_key,
-    same_key,
-    tenant_of_key,
-)
+from tidemill.security.identity import NO_HASH, credential_invalid, id_of_key, new_key, same_key, tenant_of_key
+from tidemill.security.roles import OPERATOR_TENANT, Principal, check_roles_of_key, check_tenant_name
 from tidemill.stores.contract import Commit, Committed, Row, Store, Stream, Tail
 
 KEY = "key"

@@ -16,7 +16,7 @@ from tidemill.errors import rejected
 from tidemill.kernel.jobs import LIMITED, limits_of
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
-from tidemill.security.identity import OPERATOR_TENANT
+from tidemill.security.roles import OPERATOR_TENANT
 from tidemill.stores.contract import Commit, Job, Row, Store, Stream, cap_bound
 
 CONCURRENCY = "concurrency"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidemill.engine.node_types import offered_types
+from tidemill.engine.offered_types import offered_types
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.worker.registry import Held, Registry, State, WorkerRow, registered
 from tidemill.engine.worker.watchdog import Blockage

@@ -18,7 +18,7 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.runtime import MissingCapabilities, MissingCapability
 from tidemill.engine.maintenance.schedule import Cursor
-from tidemill.engine.node_types import CONFIRM_MS, forget_unoffered_types, offer_types
+from tidemill.engine.offered_types import CONFIRM_MS, forget_unoffered_types, offer_types
 from tidemill.engine.services.concurrency import KnownLimits
 from tidemill.engine.worker.held_jobs import HeldJob
 from tidemill.engine.worker.watchdog import Blockage

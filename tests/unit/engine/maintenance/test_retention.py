@@ -15,7 +15,6 @@ from tests.fixtures.operator import FAILS, LARGE, history, operator, pass_days, 
 from tests.fixtures.scripted_functions import Ledger
 from tidemill.blobs.archive import Archive, MemoryArchive
 from tidemill.blobs.contract import digest_of
-from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import DAY_MS, RUN, retention_term
 from tidemill.engine.maintenance.archive import blob_name
@@ -24,6 +23,7 @@ from tidemill.engine.maintenance.retention import RetentionSweep
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.model import Retention
+from tidemill.node_types import built_in_handlers
 from tidemill.stores.contract import Commit, Job, Row, Stream
 from tidemill.testing.simulated_loop import SimAmbient
 

@@ -19,7 +19,8 @@ from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.runs import RunService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.errors import Rejected
-from tidemill.security.identity import OPERATOR_TENANT, Principal, new_key
+from tidemill.security.identity import new_key
+from tidemill.security.roles import OPERATOR_TENANT, Principal
 from tidemill.stores.contract import Commit, Snapshot, Stream
 from tidemill.triggers.service import ScheduleService
 

@@ -16,7 +16,6 @@ from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.ambient import RealAmbient
 from tidemill.blobs.memory import MemoryBlobs
-from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker.held_jobs import AttemptReport
 from tidemill.engine.worker.leases import STEP_MS
@@ -24,6 +23,7 @@ from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.kernel.events import NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
+from tidemill.node_types import built_in_handlers
 from tidemill.stores.memory import MemoryStore
 from tidemill.testing.faulty_store import FaultyStore, after_s, bug, refuse
 

@@ -13,7 +13,7 @@ from tests.fixtures.approvers import refused
 from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.engine import node_types
-from tidemill.engine.node_types import (
+from tidemill.engine.offered_types import (
     CONFIRM_MS,
     NODE_TYPE,
     NODE_TYPE_FORMAT,
