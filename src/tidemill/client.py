@@ -40,7 +40,7 @@ from tidemill.errors import Rejected, TidemillError, for_callers, shorten_traceb
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
-from tidemill.security.identity import OPERATOR_TENANT
+from tidemill.security.roles import OPERATOR_TENANT
 from tidemill.settings import Settings
 from tidemill.storage_urls import DEFAULT_URL, store_url, without_password
 from tidemill.triggers.service import ScheduleService, schedule_verb
@@ -57,7 +57,7 @@ class EngineBroken(TidemillError):
     """A handler has cancelled the engine's own tasks, as one does that cancels all tasks of the loop."""
 
     def __init__(self) -> None:
-        super().__init__("a handler has cancelled the engine's own tasks: it may cancel only those that it has made")
+        super().__init__("a handler cancelled the engine's own tasks; a handler may cancel only tasks that it created")
 
 
 def run_until(loop: asyncio.AbstractEventLoop, over: Callable[[], bool]) -> None:
@@ -67,10 +67,10 @@ def run_until(loop: asyncio.AbstractEventLoop, over: Callable[[], bool]) -> None
             loop.run_forever()
         except BaseException as error:
             said = f"{type(error).__name__}: {error}"
-            LOG.error("something that a handler left in the loop has raised %s; the work goes on", said, exc_info=error)
+            LOG.error("a task that a handler left in the loop raised %s; the engine continues", said, exc_info=error)
         else:
             if not over():
-                LOG.error("a handler has stopped the loop; the work goes on")
+                LOG.error("a handler stopped the event loop; the engine continues")
 
 
 P = ParamSpec("P")
@@ -350,7 +350,7 @@ class Tidemill:
         index: int | None = None,
         attempt: int | None = None,
     ) -> Iterator[LogLine]:
-        """What handlers have printed and logged, and go on to; ends with the run."""
+        """Yield what handlers print and log, past and new, until the run ends."""
         return self._iterate(self._engine.follow_logs(run_id, node, visit=visit, index=index, attempt=attempt))
 
     def _iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
@@ -418,7 +418,7 @@ class Tidemill:
                 raise RuntimeError("this Tidemill belongs to the process that opened it; open another one after a fork")
             if self._closed:
                 raise RuntimeError("this Tidemill is closed")
-            raise RuntimeError("a blocking verb was called inside the engine's own loop; call it from a thread")
+            raise RuntimeError("a blocking method was called inside the engine's own event loop; call it from a thread")
         return self._answered(answer)
 
     def _answered(self, answer: Coroutine[Any, Any, T]) -> T:
@@ -447,7 +447,7 @@ class Tidemill:
         future.add_done_callback(stop)
 
     def _on_claims_refused(self, refusal: Rejected) -> None:
-        """In the loop: the store gives out no work. What is in hand may still end; after that nothing more happens."""
+        """In the loop: stop claiming jobs. Running attempts may still end; after that nothing more happens."""
         if self._engine.worker is not None and not self._engine.worker.held_jobs and not self._closing:
             self._refusal = refusal
             for future in tuple(self._asked):

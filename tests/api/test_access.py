@@ -322,8 +322,8 @@ async def test_blobs_and_links_are_audited(tmp_path: Path) -> None:
         found = (await server.http.get("/audit", headers=admin)).json()["items"]
         told = [(each["actor"], each["action"], each["subject"], each["detail"]) for each in reversed(found)]
         assert [each for each in told if not each[1].startswith("keys.")] == [
-            ("key:default-admin", "blobs.put", digests[0], "5 bytes, kept for good"),
-            ("key:default-admin", "blobs.put", digests[1], "5 bytes, kept for good"),
+            ("key:default-admin", "blobs.put", digests[0], "5 bytes, kept permanently"),
+            ("key:default-admin", "blobs.put", digests[1], "5 bytes, kept permanently"),
             ("key:default-approver", "runs.create_link", run_id, "ask for key:default-approver"),
             ("key:default-approver", "runs.decide", run_id, ""),
             ("key:default-approver", "runs.use_link", run_id, "ask"),

@@ -19,7 +19,7 @@ from tidemill.api.server_limits import ServerLimits
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.access import KNOWN_FOR_MS
 from tidemill.errors import rejected
-from tidemill.security.identity import Principal
+from tidemill.security.roles import Principal
 
 GATED = """
 name: gated

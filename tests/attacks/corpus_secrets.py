@@ -214,7 +214,7 @@ ORIGINS: tuple[Row, ...] = (
         )
     ),
     Run(
-        "secret: a database that is no origin",
+        "secret: a database that is not an origin",
         (
             document(
                 once("sql", {"database": "crm", "statement": "SELECT upper(:a) AS x", "parameters": {"a": SECRET}})

@@ -237,7 +237,7 @@ class _Delegation:
         except (msgspec.DecodeError, RecursionError):
             return error_result("agent_answer_invalid", "the agent's answer is not JSON")
         if not isinstance(said, dict):
-            return error_result("agent_answer_invalid", "the agent's answer is no object")
+            return error_result("agent_answer_invalid", "the agent's answer is not an object")
         if answer.status != 202:
             failed = "error" in said
             content = {"error": {"code": "agent_failed", "message": said["error"]}} if failed else said

@@ -5,7 +5,7 @@ operator has installed and allowed) it runs in a Python process of its own: no e
 where the kernel allows one, limits on time, memory, files and processes, and two fences. Landlock, where the kernel has
 it, refuses files outside the installed packages, programs, TCP and other processes; an audit hook refuses these,
 sockets and foreign code with a message. The process serves one call and is killed. That bounds what code of a model can
-do by accident or by injection; it is no virtual machine, so the operator decides on packages.
+do by accident or by injection; it is not a virtual machine, so the operator decides on packages.
 """
 
 from __future__ import annotations

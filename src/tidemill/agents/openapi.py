@@ -151,7 +151,7 @@ class Place(NamedTuple):
 def find_operations(document: Any, wanted: list[str], methods: list[str] | None = None) -> dict[str, Place]:
     """The places of the selected operations by id. Raises `Fail` for a document that cannot be used."""
     if not isinstance(document, dict) or not str(document.get("openapi", "")).startswith("3."):
-        raise Fail("openapi_invalid", "this is no OpenAPI 3 document", hint="a field `openapi` begins with 3.")
+        raise Fail("openapi_invalid", "this is not an OpenAPI 3 document", hint="a field `openapi` begins with 3.")
     found: dict[str, Place] = {}
     for path, item in _items(document.get("paths")):
         for method in METHODS:

@@ -49,14 +49,14 @@ RETRY_MS = 1_000
 
 POLL_S = 0.25
 WATCHED = 500
-"""Runs that a tenant's feed compares: so many of the newest, and so many of the newest that have not ended."""
+"""Runs that a tenant's feed compares: this many of the newest, and this many of the newest that have not ended."""
 LOOKED_UP_MAX = 100
 """Runs that left the watched ones and are looked up, each time."""
 LATE_MS = 5_000
 """How much earlier than the newest known run one may have been started that counts as new."""
 ROLLING_BACK = "rollback:running"
 LINGER_S = 60.0
-"""How long a tenant's feed goes on without readers, so that they can resume."""
+"""How long a tenant's feed runs on without readers, so that they can resume."""
 
 _ENCODE = msgspec.json.Encoder().encode
 HEARTBEAT = b":\n\n"
@@ -98,7 +98,7 @@ class Feed:
 
     @property
     def end(self) -> int:
-        """The place behind the last frame."""
+        """The position after the last frame."""
         return self.first + len(self._items)
 
     def append(self, item: Item) -> None:
@@ -130,7 +130,7 @@ class Feed:
         return [self._items[at] for at in range(place - self.first, len(self._items))]
 
     def place_after(self, seq: int) -> int | None:
-        """The place of the event behind `seq`; None if it is no longer kept."""
+        """The position of the event after `seq`; None if it is no longer kept."""
         for at, item in enumerate(self._items):
             if item.seq > seq:
                 return self.first + at if item.seq == seq + 1 else None
@@ -218,7 +218,7 @@ class TenantFeed(Feed):
         return f"{self.epoch}-{place}"
 
     def place_of(self, last_id: str) -> int | None:
-        """The place behind the frame with this id; None if this feed cannot tell what followed it."""
+        """The position after the frame with this id; None if this feed no longer has what followed it."""
         epoch, _, number = last_id.rpartition("-")
         known = epoch == self.epoch and number.isascii() and number.isdecimal() and len(number) < 20
         return int(number) if known and self.first <= int(number) <= self.end else None
@@ -324,7 +324,7 @@ class LiveStreams:
     async def tenant(
         self, services: TenantServices, last_id: str, query: RunQuery, *, recheck: Recheck
     ) -> AsyncGenerator[bytes, None]:
-        """The changes of a tenant's runs behind a frame, or from now on."""
+        """The changes of a tenant's runs after a frame, or from now on."""
 
         def chosen(items: Sequence[Item]) -> bytes:
             return b"".join(item.text for item in items if item.row is None or meets(query, item.row))

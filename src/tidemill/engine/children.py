@@ -117,7 +117,7 @@ class DescendantLimit:
             root.full_until_ms = self._store.now_ms() + FULL_MS
         message = f"there are {self._most} runs below run {run_id} already"
         line = f"`max_descendants = {2 * self._most}` under `[limits]` in tidemill.toml"
-        hint = f"does a workflow start itself? The operator raises it: {line}"
+        hint = f"does a workflow start itself? The operator can raise the limit: {line}"
         raise rejected("too_many_descendants", message, hint=hint)
 
 
@@ -149,7 +149,7 @@ class ChildRunMessenger:
                 raise LeaveToOtherWorker from error
             if stream not in self._waiting:
                 self._waiting.add(stream)
-                LOG.warning("a message of run %s waits until an operator repairs this: %s", stream.key, error)
+                LOG.warning("a message of run %s is held until an operator repairs this: %s", stream.key, error)
             raise
         self._waiting.discard(stream)
         return settled

@@ -49,7 +49,7 @@ async def read_body(chunks: AsyncIterator[bytes], encoding: str, limits: Limits)
             if produced > limits.bytes_max:
                 raise too_large(limits.bytes_max)
             if produced > max(_RATIO_FROM_BYTES, received * limits.ratio_max):
-                message = f"the answer grows more than {limits.ratio_max} times when it is decompressed"
+                message = f"the response grows more than {limits.ratio_max} times when decompressed"
                 raise CallFailed("response_too_large", message)
             yield piece
     if unpack is not None:
@@ -57,7 +57,7 @@ async def read_body(chunks: AsyncIterator[bytes], encoding: str, limits: Limits)
 
 
 def too_large(bytes_max: int) -> CallFailed:
-    hint = "ask for less, e.g. page by page; `tidemill nodes show http` tells how far max_bytes may be raised"
+    hint = "ask for less, e.g. page by page; `tidemill nodes show http` shows how far max_bytes can be raised"
     return CallFailed("response_too_large", f"the answer is longer than {bytes_max:,} bytes", hint=hint)
 
 
@@ -248,8 +248,8 @@ class _Hop(msgspec.Struct, frozen=True, kw_only=True):
         # Only these redirects repeat the request; the others become a GET.
         if status in (307, 308) or self.method in ("GET", "HEAD"):
             if self.body and not same:
-                message = f"{shown(str(self.url))} wants the body to be sent to {url.host}"
-                raise CallFailed("egress_refused", message, hint="call the other host itself, if it is meant")
+                message = f"{shown(str(self.url))} redirects the body to {url.host}"
+                raise CallFailed("egress_refused", message, hint="call that host directly if you intend to")
             return _Hop(method=self.method, url=url, headers=headers, body=self.body, repeatable=repeatable)
         headers = {name: value for name, value in headers.items() if name != "content-type"}
         return _Hop(method="GET", url=url, headers=headers, body=b"", repeatable=without_key(repeatable))
@@ -303,8 +303,8 @@ def read_url(text: str, base: httpx2.URL | None = None) -> httpx2.URL:
     except httpx2.InvalidURL:
         # The library's message may quote a part of a password.
         what = shown(text) if base is None else f"{shown(text)}, a redirect,"
-        hint = "see its host and its port; special characters in a value are written with percent signs"
-        raise CallFailed("url_invalid", f"{what} is no URL", hint=hint) from None
+        hint = "check its host and port; percent-encode special characters in values"
+        raise CallFailed("url_invalid", f"{what} is not a URL", hint=hint) from None
     if not url.scheme:
         raise CallFailed("url_invalid", "the URL has no scheme", hint="begin with https:// and a host")
     if url.userinfo:

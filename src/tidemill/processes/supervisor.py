@@ -215,7 +215,7 @@ def _prepare_program(memory_max: int | None) -> None:
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")
     if memory_max is not None:
-        # Private writable memory; only root can raise it again. The address space is no measure: one thread reserves
+        # Private writable memory; only root can raise it again. The address space is not a measure: one thread reserves
         # 72 MB of it and uses hardly any.
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         most = memory_max if hard == resource.RLIM_INFINITY else min(memory_max, hard)

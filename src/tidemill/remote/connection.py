@@ -24,7 +24,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 PATIENCE_S = 30.0
 """How long a request is repeated while the server does not answer, as it does when it is restarted."""
 CONNECT_PATIENCE_S = 0.5
-"""The same for the first request of a connection: an address that is wrong is told at once."""
+"""The same for the first request of a connection: a wrong address is reported at once."""
 TIMEOUT_S = 60.0
 SILENCE_S = 60.0
 """How long a stream may be silent; the server says something more often."""
@@ -101,7 +101,7 @@ class Connection:
             listed = msgspec.json.decode(response.content)["problems"]
             problems = [msgspec.convert(each, Problem) for each in listed]
         except (msgspec.MsgspecError, KeyError, TypeError):
-            message = f"{self.url} answered {response.status_code}, and not as a Tidemill server does"
+            message = f"{self.url} answered {response.status_code}, but not like a Tidemill server"
             raise ServerUnavailable(message) from None
         if response.status_code >= 500:
             raise ServerUnavailable(f"the server at {self.url} could not do it: {problems[0].message}")

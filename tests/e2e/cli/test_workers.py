@@ -155,7 +155,7 @@ LACKS = "import surely_nowhere\n"
             "app_invalid",
             "cannot be imported: ModuleNotFoundError: No module named 'surely_nowhere'",
         ),
-        ("json.py", "functions = {}\n", "app_invalid", "another module is called json too"),
+        ("json.py", "functions = {}\n", "app_invalid", "another module is also called json too"),
         ("mine_i.py", "functions = {\n", "app_invalid", "cannot be imported: SyntaxError"),
     ],
 )

@@ -74,7 +74,7 @@ class ServeOptions:
     log_level: str = "info"
     log_format: str = "text"
     demo: bool = False
-    """On a temporary store with workflows to look at; `store` is then the one that was made for it."""
+    """Use a temporary store with sample workflows; `store` is then that store."""
 
     @property
     def in_json(self) -> bool:
@@ -274,7 +274,7 @@ async def _access(
     without: bool = False,
     hint: str = "create a key with `tidemill keys create`",
 ) -> Access:
-    """Who may come in; without any credential everyone on this machine, and `without` authentication everyone."""
+    """Who may call: without credentials everyone on this machine, and `without` authentication everyone."""
     # Imported here, because FastAPI is an extra and large.
     from tidemill.api.auth import Access
 
@@ -298,7 +298,7 @@ async def _app(engine: Engine, options: ServeOptions, settings: Settings) -> Fas
         options.host,
         roles=demo.ROLES if options.demo else ("admin",),
         without=options.without_authentication,
-        hint="create a key with `tidemill keys create`, or say --without-authentication",
+        hint="create a key with `tidemill keys create`, or pass --without-authentication",
     )
     return create_app(
         engine,

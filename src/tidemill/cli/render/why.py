@@ -89,7 +89,7 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
         print_warning(warning)
     if more := len(found.blockers) - min(len(roots), SHOWN_MAX) + found.more_roots + found.more_followers:
         print()
-        print_hint(f"{more:,} more wait, mostly for the same reasons; --json lists them")
+        print_hint(f"{more:,} more are waiting, mostly for the same reasons; --json lists them")
     if found.command:
         print()
         print_hint(command_of(session, run_id, found.command))
@@ -175,7 +175,7 @@ def _print_cause(found: Explanation, cause: Cause) -> None:
 
 
 def _link(link: Link, error: Failure) -> str:
-    """One link of the chain, without the error if that is told above."""
+    """One link of the chain, without the error if it is shown above."""
     told = link.words.find(f" with {error.code}: ")
     words = link.words if told < 0 or not link.words.endswith(error.message) else link.words[:told]
     return ": ".join(filter(None, (words, names(link.nodes.names))))

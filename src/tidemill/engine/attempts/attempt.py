@@ -104,7 +104,7 @@ class Attempt:
         self._act: Activation = peek_at(visit, task.index) or QUEUED_ITEM
         self.phase = phase_of(node, visit, task.index)
         self.number = attempt_of(self._act) if self.phase == "call" else self._act.attempt
-        """Which attempt of its visit or item it is, from 1; what does not call the handler is no attempt of its own."""
+        """The number of the attempt within its visit or item, from 1; work that does not call the handler has none."""
         self._started = tools.ambient.monotonic_ms()
         self._fetched: Fetched = NOTHING_FETCHED
         self.called = False

@@ -42,7 +42,7 @@ from tidemill.stores.contract import Lease, Store
 
 def _refuse_checkpoint(value: Any) -> NoReturn:
     """Refuse a checkpoint: compensators have none."""
-    hint = "do without when `context.undoing` is true"
+    hint = "do not use checkpoints when `context.undoing` is true"
     raise Fail("checkpoint_not_kept", "a compensator has no checkpoints: it is repeated as a whole", hint=hint)
 
 

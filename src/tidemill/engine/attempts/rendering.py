@@ -99,7 +99,7 @@ class Values:
         except StoreUnusable as error:
             if (tenant, digest) not in self._lost:
                 self._lost.add((tenant, digest))
-                LOG.warning("%s; what needs it waits until then", error)
+                LOG.warning("%s; the node waits until it can be read", error)
             raise
         self._lost.discard((tenant, digest))
         return text
@@ -204,7 +204,7 @@ class SeenNodes(Mapping[str, Seen | Absent]):
         return {"status": status, "attempts": visit.attempt, "duration_ms": visit.duration_ms}
 
     def _hidden(self, name: str) -> bool:
-        """Whether a computed reference names a node that is no ancestor of the reader. Static ones were checked."""
+        """Whether a computed reference names a node that is not an ancestor of the reader. Static ones were checked."""
         reader = self._reader
         if not reader.reads_all or name in reader.reads or name in reader.reads_past:
             return False

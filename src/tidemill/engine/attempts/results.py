@@ -186,7 +186,7 @@ def _ask(child: ChildRun) -> bytes:
         raise Fail("answer_invalid", "a child's labels are text")
     if child.key and not CHILD_KEY.fullmatch(child.key):
         hint = "up to 40 of A-Z, a-z, 0-9, - and _, a letter first"
-        raise Fail("answer_invalid", f"{truncate(child.key, 100)!r} is no key of a child", hint=hint)
+        raise Fail("answer_invalid", f"{truncate(child.key, 100)!r} is not a valid key for a child run", hint=hint)
     workflow = _word(child.workflow, "workflow")
     return encode_value({"workflow": workflow, "inputs": child.inputs, "labels": dict(child.labels)})
 
@@ -195,7 +195,7 @@ def read_ask(text: bytes) -> ChildAsk:
     return ChildAsk(**decode_value(text))
 
 
-HINT = "it did work when it was rehearsed: see what has changed, and try it by hand with the same parameters"
+HINT = "it worked in the dry run: find out what changed, and try it manually with the same parameters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +375,7 @@ async def described(blobs: Blobs, tenant: str, blob: Blob, mask: Mask = NO_MASK)
     if not isinstance(media_type, str) or not isinstance(name, str):
         raise Fail("blob_invalid", "a blob's media type and name are texts")
     if not is_media_type(media_type):
-        message = f"{media_type[:100]!r} is no media type"
+        message = f"{media_type[:100]!r} is not a media type"
         raise Fail("blob_invalid", message, hint='write "image/png", or "text/csv; charset=utf-8"')
     if len(name) > NAME_LENGTH_MAX or name in (".", "..") or not name.isprintable() or set(name) & set("/\\"):
         message = f"{name[:100]!r} cannot be the name of a file"

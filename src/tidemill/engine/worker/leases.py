@@ -55,12 +55,12 @@ class LeaseRenewer:
             return lost
         except TidemillError as error:
             if not self._failing:
-                LOG.warning("leases cannot be renewed and will be tried again: %s", error)
+                LOG.warning("leases could not be renewed; retrying: %s", error)
             self._failing = True
             return ()
         except Exception:
             # A stopped renewal would lose every lease, so a bug is only logged.
-            LOG.exception("renewing leases failed and will be repeated")
+            LOG.exception("renewing leases failed; retrying")
             return ()
 
     async def renew_in_loop(self) -> None:
@@ -284,7 +284,9 @@ class ReleaseQueue:
                     continue
                 except Exception:
                     # A bug is logged, and must not keep the remaining jobs from being released.
-                    LOG.exception("giving back %d jobs failed; they wait for the end of their leases", len(leases))
+                    LOG.exception(
+                        "returning %d jobs failed; they become available when their leases expire", len(leases)
+                    )
 
 
 # Claims
@@ -363,7 +365,7 @@ class ClaimLoop:
                 await self._ambient.sleep(1_000)
             except Exception:
                 # A bug is logged, and must not leave a live process that claims nothing.
-                LOG.exception("claiming failed and will be repeated")
+                LOG.exception("claiming jobs failed; retrying")
                 await self._ambient.sleep(1_000)
 
 
@@ -391,6 +393,6 @@ class ClaimErrors:
             return
         self._reported = str(refusal)
         if self.listener is None:
-            LOG.error("no work can be claimed: %s", refusal)
+            LOG.error("the worker cannot claim jobs: %s", refusal)
         else:
             self.listener(refusal)

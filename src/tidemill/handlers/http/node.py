@@ -85,7 +85,7 @@ class Paging(msgspec.Struct, frozen=True, kw_only=True):
             query = urlencode([*pairs, (self.parameter, str(target))])
             return msgspec.structs.replace(call, url=urlunsplit(parts._replace(query=query)))
         if not isinstance(target, str):
-            raise Fail("response_invalid", f"{self.next} is no URL but {type(target).__name__}")
+            raise Fail("response_invalid", f"{self.next} is not a URL but {type(target).__name__}")
         return _at_url(call, urljoin(answer.url, target))
 
 

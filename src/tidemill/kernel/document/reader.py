@@ -62,7 +62,7 @@ def read_document(text: bytes | str, *, format: Format | None, bytes_max: int = 
         value = read(source)
     if not isinstance(value, dict):
         what = "the document is empty" if value is None else "the document is not a mapping"
-        raise rejected("not_a_mapping", what, hint="a document begins with keys such as `name:` and `nodes:`")
+        raise rejected("not_a_mapping", what, hint="start with keys such as `name:` and `nodes:`")
     return value
 
 

@@ -186,7 +186,7 @@ def place_at(url: str, *, read_only: bool = False) -> Place:
     if "@" in str(given.get("host", "")):
         raise _bad_url()
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,39}", mine["schema"]):
-        message = f"{mine['schema']!r} is no name of a schema: small letters, digits and _"
+        message = f"{mine['schema']!r} is not a schema name: small letters, digits and _"
         raise rejected("store_option_unknown", message, path="/schema")
     if not re.fullmatch(r"[1-9]\d?", mine["pool"]):
         message = f"pool is a number of connections from 1 to 99, not {mine['pool']!r}"
@@ -272,14 +272,14 @@ def unreached(error: BaseException, place: Place) -> TidemillError:
         return rejected("store_missing", f"{place.name}: {answered}", hint=hint)
     refused = answered and not any(word in answered for word in _PASSING)
     if refused or "no password supplied" in message or "fe_sendauth" in message:
-        hint = "see user and password in the URL, or PGPASSWORD, and pg_hba.conf of the server"
+        hint = "check user and password in the URL, or PGPASSWORD, and pg_hba.conf of the server"
         return rejected("store_unusable", f"{place.name} refuses the connection: {answered or message}", hint=hint)
     if any(word in message for word in _TLS_REFUSALS):
-        hint = "see `sslmode` and `sslrootcert` in the URL, and `ssl` of the server"
+        hint = "check `sslmode` and `sslrootcert` in the URL, and `ssl` of the server"
         return rejected("store_unusable", f"{place.name} cannot be trusted: {message}", hint=hint)
     if message.startswith("connection is bad: invalid"):
         return _bad_url()
-    return Unavailable(f"{place.name} cannot be reached: {answered or message}; see that the server runs")
+    return Unavailable(f"{place.name} cannot be reached: {answered or message}; check that the server runs")
 
 
 def read_only(place: Place) -> Rejected:
@@ -553,9 +553,9 @@ _SERVER = """SELECT current_setting('server_version'), current_setting('fsync'),
     pg_database_size(current_database())::bigint"""
 UNSAFE_SETTINGS: Mapping[str, tuple[str, Severity, str]] = {
     "fsync": ("off", "error", "a crash of the machine may destroy the database"),
-    "synchronous_commit": ("off", "error", "a crash of the server loses commits that were answered"),
-    "full_page_writes": ("off", "error", "a power cut may leave pages that are half written"),
-    "autovacuum": ("off", "warning", "tables grow, and the server stops in the end"),
+    "synchronous_commit": ("off", "error", "a crash of the server loses acknowledged commits"),
+    "full_page_writes": ("off", "error", "a power cut may leave half-written pages"),
+    "autovacuum": ("off", "warning", "tables grow until the server stops"),
 }
 """Settings of the server: the unsafe value, how bad it is, and what it means."""
 
@@ -579,7 +579,7 @@ async def diagnose(place: Place) -> list[Finding]:
     return [
         Finding("server_version", "ok", f"PostgreSQL {version}, psycopg {psycopg.__version__}"),
         *schema,
-        judged("read_only", "store", "the server takes writes", bad, hint, "error"),
+        judged("read_only", "store", "the server accepts writes", bad, hint, "error"),
         *(_setting_finding(name, value) for name, value in settings.items()),
         _connections_finding(place, most, used),
         Finding(

@@ -20,7 +20,7 @@ from tidemill.stores.postgres.database import CALL_SECONDS, SQL, Bigints, Byteas
 from tidemill.stores.postgres.writer import Head, Session
 
 LANES_AT_A_TIME = 2_000
-"""Lanes that one claim looks at; if there are more, the next one goes on from there."""
+"""Lanes that one claim examines; if there are more, the next claim continues from there."""
 LANES_MAX = 100_000
 """Lanes that are cached."""
 

@@ -130,7 +130,7 @@ class PostgresStore:
         return self._clock.now_ms() if self._test_clock is None else self._test_clock()
 
     def _asked_time(self) -> int | None:
-        """What to tell the server: nothing, so that it takes its own clock, or the time of a test."""
+        """The time that statements use: None for the server's own clock, or the time of a test."""
         return None if self._test_clock is None else self._test_clock()
 
     def notify_all(self) -> None:
@@ -172,7 +172,7 @@ class PostgresStore:
             raise translate_error(error, self.place) from error
 
     async def _apply(self, session: Session, commits: Sequence[Commit]) -> list[CommitResult]:
-        """Apply commits in one transaction, and tell who waits."""
+        """Apply commits in one transaction, and notify waiting tasks."""
         parts = [Wave(part, self._jobs) for part in waves(commits, by_tenant=self.place.row_security)]
 
         async def run(head: Head) -> list[str]:

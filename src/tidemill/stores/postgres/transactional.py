@@ -240,12 +240,12 @@ class Statements:
         """Refuse what a statement may not be or call; whether it changes tables."""
         plain = _plain(text)
         if is_several(text, "postgresql"):
-            raise refusal("there is more than one statement", "give each of them a node of its own")
+            raise refusal("more than one statement was given", "give each of them a node of its own")
         if OWN in text.lower():
-            raise refusal(f"{OWN} is a table of the store's own", ALLOWED)
+            raise refusal(f"{OWN} is an internal table of the store", ALLOWED)
         begun = _BEGINNINGS.match(plain.strip())
         if begun is None:
-            raise refusal("only rows can be read or changed, and tables and indexes be made", ALLOWED)
+            raise refusal("only rows can be read or changed, and tables and indexes created", ALLOWED)
         changes = begun["change"] is not None
         if changes and (found := _READS.search(plain)):
             raise refusal(f"{found[0].upper()} is not allowed where tables are made or changed", ALLOWED)
@@ -272,7 +272,7 @@ class Statements:
                     raise refusal(table_refusal(name, owner, statement.owner))
             elif schema == self._place.schema:
                 if name != OWN:
-                    raise refusal(f"{name} is a table of the store's own", ALLOWED)
+                    raise refusal(f"{name} is an internal table of the store", ALLOWED)
             elif not (schema == "pg_catalog" and (changes or name in _CATALOGS)) and schema != "pg_toast":
                 raise refusal(f"only tables of statements can be used, not {schema}.{name}", ALLOWED)
         if changes:

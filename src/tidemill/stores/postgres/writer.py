@@ -51,7 +51,7 @@ class Session:
         self._id = self._epoch = self._batch = 0
         self._connected: object = None
         self._unheard = 0
-        """A batch whose caller was told that its outcome is unknown."""
+        """A batch whose outcome is unknown to its caller."""
         self.turn = asyncio.Lock()
 
     async def call(self, run: Callable[[Head], Awaitable[T]], read_back: Callable[[str], T] | None = None) -> T:
@@ -81,7 +81,7 @@ class Session:
                         await self.link.fetch(SQL["add_partitions"])
                     continue
                 elif state == READ_ONLY:
-                    # The server has become a replica: another one of the URL may be the primary by now.
+                    # The server has become a replica: another one of the URL may have become the primary.
                     await self.link.drop()
                     if time.monotonic() < until:
                         await asyncio.sleep(0.2)

@@ -160,7 +160,7 @@ def _other_partitions(place: Place, count: int) -> Rejected:
 
 
 async def _facts(made: Connection) -> dict[str, str]:
-    """What a server says about itself; what it does not tell is missing."""
+    """The facts that a server reports about itself; those it does not report are missing."""
     facts: dict[str, str] = {}
     asked = [("INFO", section) for section in ("server", "replication", "cluster")]
     for told in await asyncio.gather(*(made.call(*command) for command in asked)):
@@ -210,10 +210,12 @@ def _role(facts: dict[str, str]) -> Setting:
 def _appendonly(facts: dict[str, str]) -> Setting:
     value = facts.get("appendonly")
     if value is None:
-        meaning = "the server does not tell whether it keeps what is written"
-        return Setting("appendonly", "unknown", "warning", meaning, "allow CONFIG GET, or ask who runs the server")
+        meaning = "the server does not reveal whether it persists writes"
+        return Setting(
+            "appendonly", "unknown", "warning", meaning, "allow CONFIG GET, or ask the server's administrator"
+        )
     if value == "no":
-        what = "CONFIG SET appendonly yes, and the same in its file; or write ?durability=none if that may be"
+        what = "CONFIG SET appendonly yes, and the same in its file; or write ?durability=none if you accept that"
         return Setting("appendonly", value, "error", "a restart of the server loses everything", what)
     return Setting("appendonly", value, "ok", "committed runs survive a restart of the server", "")
 
@@ -228,14 +230,14 @@ def _appendfsync(facts: dict[str, str]) -> Setting:
         if value == "everysec"
         else "committed runs survive a killed server; a power cut may lose about the last half minute"
     )
-    return Setting("appendfsync", value, "warning", meaning, "CONFIG SET appendfsync always, if that must not be")
+    return Setting("appendfsync", value, "warning", meaning, "CONFIG SET appendfsync always to prevent that")
 
 
 def _policy(facts: dict[str, str]) -> Setting:
     value = facts.get("maxmemory-policy", "unknown")
     if value == "unknown":
-        meaning = "the server does not tell whether it evicts keys when its memory is full"
-        return Setting("maxmemory-policy", value, "warning", meaning, "see that it is noeviction")
+        meaning = "the server does not reveal whether it evicts keys when its memory is full"
+        return Setting("maxmemory-policy", value, "warning", meaning, "make sure that it is noeviction")
     if value != "noeviction":
         meaning = "the server removes parts of runs when its memory is full"
         return Setting("maxmemory-policy", value, "error", meaning, "CONFIG SET maxmemory-policy noeviction")
@@ -257,7 +259,7 @@ _CODES = {"role": "store_read_only", "cluster_slots": "store_unusable", "version
 
 
 def refuse_unfit(place: Place, facts: dict[str, str], warnings: dict[str, None]) -> None:
-    """Refuse a server that would harm a store; note what it may lose, for workers to tell."""
+    """Refuse a server that would harm a store; note what it may lose, so that workers can warn."""
     for setting in settings_of(facts):
         told = f"{setting.name} of {place.name} is {setting.value}: {setting.meaning}"
         if setting.name == "appendonly" and setting.severity == "error" and not place.durable:

@@ -225,7 +225,7 @@ class RedisStore:
         await self._part(tenant, row.key).commits.submit([Commit(home, None, rows=(row,))])
 
     async def _apply(self, part: _Part, calls: list[list[Commit]]) -> list[list[CommitResult]]:
-        """Apply what has gathered for a partition in one call, and tell who waits."""
+        """Apply the commits gathered for a partition in one call, and notify waiting tasks."""
         commits = calls[0] if len(calls) == 1 else [commit for call in calls for commit in call]
         applied = Applied(part.partition, commits)
         async with part.writing.turn:
@@ -241,7 +241,7 @@ class RedisStore:
         return answers
 
     def _committed(self, commits: Sequence[Commit], results: Sequence[CommitResult], freed: bool) -> None:
-        """Notify who waits in this process; the script has told the others."""
+        """Notify waiting tasks of this process; the script has notified other processes."""
         topics: set[Hashable] = {CAPS} if freed else set()
         for commit, result in zip(commits, results, strict=True):
             if not isinstance(result, Committed):

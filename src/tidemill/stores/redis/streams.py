@@ -83,7 +83,7 @@ class Applied:
 
     async def send(self, session: Session, head: Head) -> list[CommitResult]:
         async def undo(reply: list[int]) -> None:
-            """The caller was told that the outcome is unknown, and does not know the leases."""
+            """Return the leases: the caller learned only that the outcome is unknown."""
             if len(reply) > 2:
                 kept = [lease for each in self._results(reply) if isinstance(each, Committed) for lease in each.kept]
                 await release(self._partition, head, kept, 0)

@@ -64,8 +64,8 @@ _HARMLESS = {apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE}
 store's own statements: triggers, views, anything temporary."""
 
 _REASONS = {
-    apsw.SQLITE_TRANSACTION: "BEGIN, COMMIT and ROLLBACK are the store's own affair",
-    apsw.SQLITE_SAVEPOINT: "savepoints are the store's own affair",
+    apsw.SQLITE_TRANSACTION: "the store itself begins, commits and rolls back",
+    apsw.SQLITE_SAVEPOINT: "savepoints are not allowed",
     apsw.SQLITE_ATTACH: "other files cannot be attached",
     apsw.SQLITE_DETACH: "other files cannot be attached",
     apsw.SQLITE_PRAGMA: "pragmas are not allowed",
@@ -203,12 +203,12 @@ class Statements:
             granted = called in FUNCTIONS or (called.startswith("sqlite_") and _ALTER.match(statement.text))
             return "" if granted else f"the function {called} is not for statements on the store"
         if operation not in _SCHEMA_CHANGES | _ROW_ACCESS:
-            return _REASONS.get(operation, "only tables and indexes can be made, and only rows be changed")
+            return _REASONS.get(operation, "only tables and indexes can be created, and only rows changed")
         if schema not in (None, "main"):
-            return "only the store's own file can be used, and nothing that is temporary"
+            return "only the store's own file can be used, and no temporary tables"
         for name in names:
             if name is not None and name.lower() in self._own:
-                return f"{name} is a table of the store's own"
+                return f"{name} is an internal table of the store"
         table = str(names[1 if operation in _NAMES_TABLE_SECOND else 0]).lower()
         if schema is None and table in self._modules - TABLE_FUNCTIONS:
             return f"no such table: {table}"
@@ -239,7 +239,7 @@ class Statements:
                 self._modules, self._prepared = {name.lower() for (name,) in modules}, connection
             with self._locks.surviving(statement.effect_key) if statement.effect_key else nullcontext(True) as survived:
                 if not survived:
-                    raise rejected(KILLED_WORKER, KILLED, hint="make it smaller; a retry by hand executes it once more")
+                    raise rejected(KILLED_WORKER, KILLED, hint="make it smaller; a manual retry executes it once more")
                 return self._execute(connection, statement)
         finally:
             now = time.monotonic()
@@ -283,9 +283,11 @@ class Statements:
         try:
             rows = rows_of(cursor.execute(statement.text, parameters, can_cache=False))
         except apsw.ExecTraceAbort:
-            raise refusal("there is more than one statement", "give each of them a node of its own") from None
+            raise refusal("more than one statement was given", "give each of them a node of its own") from None
         except apsw.InterruptError:
-            message = f"it takes more than {TIME_MAX_MS} ms or {MEMORY_BYTES_MAX >> 20} MiB, and all else waits for it"
+            message = (
+                f"it takes more than {TIME_MAX_MS} ms or {MEMORY_BYTES_MAX >> 20} MiB, and everything else waits for it"
+            )
             raise refusal(message, "make it smaller, or use a database of the operator's") from None
         except apsw.AuthError:
             raise refusal(reasons[0] if reasons else "it is not allowed", ALLOWED) from None

@@ -423,13 +423,13 @@ async def test_a_missing_blob_is_told_once_and_what_needs_it_goes_on_when_it_is_
     other = await worker.run(document(node("b", config=1), name="other"))
     assert other.status == "COMPLETED", "other work goes on"
     await asyncio.sleep(20)
-    said = "put the same bytes back, or restore it from a backup; what needs it waits until then"
+    said = "put the same bytes back, or restore it from a backup; the node waits until it can be read"
     told = [record.getMessage() for record in caplog.records if place[1] in record.getMessage()]
     assert told == [f"blob {place[1]} is missing; {said}"]
     (found,) = (await worker.engine.why(run_id)).blockers
     assert isinstance(found, Worker) and found.lacking is not None
     assert (found.need, found.lacking.code) == ("value", "blob_missing")
-    assert found.words == f"a is queued: a value that it needs cannot be had: blob {place[1]} is missing"
+    assert found.words == f"a is queued: a value that it needs is not available: blob {place[1]} is missing"
     assert found.unblock == "put the same bytes back, or restore it from a backup"
     mill.blobs._held[place] = body
     assert (await worker.end(run_id)).outputs == {"a": 70_000}

@@ -103,7 +103,7 @@ async def test_the_tables_of_the_store_are_out_of_reach_also_after_it_has_used_t
     store = await opened(tmp_path)
     await store.commit([Commit(stream=RUN, expected=0, records=(b"a",))])
     for text in ("SELECT * FROM records", "DELETE FROM counters", "UPDATE streams SET version = 9"):
-        with pytest.raises(Rejected, match="store's own"):
+        with pytest.raises(Rejected, match="internal table of the store"):
             await store.dry_run(Statement(text=text))
     await store.close()
 
@@ -166,7 +166,7 @@ async def test_a_table_that_no_workflow_made_becomes_nobodys(tmp_path: Path) -> 
     store = await opened(tmp_path)
     assert isinstance(await did(store, "mallory", "CREATE TABLE other (n)"), Committed)
     message = said(await did(store, "mallory", "SELECT * FROM mine"))
-    assert message.startswith("the table mine was made by no workflow")
+    assert message.startswith("the table mine was not created by a workflow")
     assert message.endswith('`mine = ["mallory"]` under `[sql.tables]`')
     assert isinstance(await did(store, "mallory", "SELECT * FROM mine", "mine"), Committed)
     await store.close()
