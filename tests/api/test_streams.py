@@ -229,6 +229,50 @@ async def test_a_revoked_credential_ends_the_stream(tmp_path: Path, monkeypatch:
         assert (await following)[-1].data["reason"] == "unauthenticated"
 
 
+async def test_a_revoked_credential_ends_a_stream_that_still_reads_what_was_before(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "RECHECK_S", 0.0)
+    monkeypatch.setattr(streams, "PAGE", 2)
+    await server.publish(CHAIN)
+    run_id = await started(server, "chain")
+    await server.get(f"/runs/{run_id}/result")
+    asked: list[bool] = []
+
+    async def recheck() -> None:
+        asked.append(True)
+        if len(asked) == 2:
+            raise rejected("key_revoked", "the key was revoked")
+
+    services = server.engine.for_tenant("default")
+    reading = server.app.state.streams.run(services, run_id, 0, live=False, logs=False, recheck=recheck)
+    told = b"".join([chunk async for chunk in reading]).decode().split("\n\n")
+    assert [each.partition("\n")[0] for each in told[1:3]] == ["id: 1", "id: 2"]
+    assert json.loads(told[3].partition("data: ")[2]) == {"after": "2", "reason": "key_revoked"}
+
+
+async def test_what_happens_while_the_credential_is_asked_for_comes_before_the_end(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = await waiting_at_the_gate(server)
+    monkeypatch.setattr(streams, "RECHECK_S", 0.0)
+    known = len(await server.events(run_id))
+
+    async def recheck() -> None:
+        """The store takes long to answer: meanwhile the run ends, and its feed has told so."""
+        if (await server.engine.show(run_id)).status == "RUNNING":
+            await server.engine.signal(run_id, "go")
+            await server.engine.result(run_id)
+            (feed,) = server.app.state.streams.all_feeds()
+            await feed.task
+
+    services = server.engine.for_tenant("default")
+    reading = server.app.state.streams.run(services, run_id, known, live=False, logs=False, recheck=recheck)
+    text = b"".join([chunk async for chunk in reading]).decode()
+    ids = [int(line.removeprefix("id: ")) for line in text.splitlines() if line.startswith("id: ")]
+    assert "event: end" in text and ids == [event["seq"] for event in (await server.events(run_id))[known:]]
+
+
 async def test_a_revoked_key_is_noticed_within_five_seconds() -> None:
     """A process believes in a key for a while, and a stream asks, and looks, now and then."""
     assert KNOWN_FOR_MS / 1_000 + streams.RECHECK_S + streams.LOOK_S <= 5.0
