@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.api_server import ApiServer, SseFrame, api_server, sqlite_url, sse_frames
-from tidemill.api import streams
+from tidemill.api import connections, streams
 from tidemill.api.auth import Access
 from tidemill.api.server_limits import ServerLimits
 from tidemill.engine.engine import Engine
@@ -147,6 +147,41 @@ async def test_parts_of_results_have_no_id(server: ApiServer) -> None:
     assert (seen[-1].id, seen[-1].data["fraction"]) == (None, 0.5)
 
 
+async def slow_client(server: ApiServer, run_id: str) -> socket.socket:
+    """A connection that follows a run, and takes little of it until it is read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.connect(("127.0.0.1", server.port))
+    client.setblocking(False)
+    request = f"GET /api/v1/runs/{run_id}/stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    await asyncio.get_running_loop().sock_sendall(client, request.encode())
+    return client
+
+
+async def test_a_connection_that_takes_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To close it would wait until the client takes what it was sent."""
+    monkeypatch.setattr(streams, "STALLED_S", 0.1)
+    monkeypatch.setattr(connections, "STALLED_MS", 500)
+    lost = asyncio.Queue[int]()
+    end = connections.BoundedConnection.connection_lost
+
+    def note(connection: connections.BoundedConnection, error: Exception | None) -> None:
+        assert connection.client is not None
+        lost.put_nowait(connection.client[1])
+        end(connection, error)
+
+    monkeypatch.setattr(connections.BoundedConnection, "connection_lost", note)
+    async with api_server(sqlite_url(tmp_path), send_buffer=4_096) as server:
+        large = {"id": "m", "type": "value", "config": "x" * 5_000, "map": {"over": "{{ range(500) | list }}"}}
+        await server.publish({"name": "large", "nodes": [large]})
+        run_id = await started(server, "large")
+        await server.get(f"/runs/{run_id}/result", timeout=60)
+        with await slow_client(server, run_id) as client:
+            async with asyncio.timeout(30):
+                while await lost.get() != client.getsockname()[1]:
+                    pass
+
+
 async def test_a_slow_client_is_closed_with_the_place_to_resume_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,12 +195,7 @@ async def test_a_slow_client_is_closed_with_the_place_to_resume_from(
     async with api_server(sqlite_url(tmp_path), send_buffer=4_096) as server:
         await server.publish({"name": "long", "nodes": nodes})
         run_id = await started(server, "long")
-        client = socket.socket()
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        client.connect(("127.0.0.1", server.port))
-        client.setblocking(False)
-        request = f"GET /api/v1/runs/{run_id}/stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        await asyncio.get_running_loop().sock_sendall(client, request.encode())
+        client = await slow_client(server, run_id)
         await followed(server, 1)
         await server.post(f"/runs/{run_id}/signal", {"name": "go"})
         assert (await server.get(f"/runs/{run_id}/result", timeout=60))["status"] == "COMPLETED"
