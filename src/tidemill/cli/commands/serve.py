@@ -1,7 +1,8 @@
 """`tidemill serve`: the HTTP API of a store, with one worker in the same process or several beside it.
 
 The first SIGTERM or SIGINT closes the socket for new connections, ends open streams with the place to resume from, and
-drains the worker; the second one ends the wait. Worker processes that die are started again.
+drains the worker; the second one ends the wait. Worker processes that die are started again, and drain when the server
+is killed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,13 @@ if TYPE_CHECKING:
     from tidemill.api.auth import Access
     from tidemill.mcp_server import Offer, WorkflowTools
 
-WORKER_PROGRAM = "import sys; from tidemill.cli.main import main; sys.exit(main())"
+WORKER_PROGRAM = """
+import signal, sys
+from tidemill.processes.supervisor import end_with_parent
+end_with_parent(signal.SIGTERM)
+from tidemill.cli.main import main
+sys.exit(main())
+"""
 RESTART_SECONDS = 1.0
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 KILL_SECONDS = 5.0
@@ -372,7 +379,7 @@ def _say_ready(server: uvicorn.Server, options: ServeOptions) -> None:
     if options.workers is None:
         work = "one worker in this process"
     else:
-        work = f"{counted(options.workers, 'worker process')}" if options.workers else "no worker"
+        work = f"{counted(options.workers, 'worker')} in other processes" if options.workers else "no worker"
     store = "a demo in a temporary folder" if options.demo else without_password(options.store)
     words = f"listening on {_address(server)} · {store} · {work}"
     print(f"{Styler()('✓', GREEN)} {sanitize(words)}", flush=True)
