@@ -75,7 +75,7 @@ async def test_a_server_that_is_told_to_stop_answers_what_is_under_way(server: S
 async def test_workers_beside_a_killed_server_end_with_it(tmp_path: Path) -> None:
     """A server that is started again would have as many more each time."""
     with serving(tmp_path, sqlite_url(tmp_path), "--workers", "2") as server:
-        assert "2 workers in other processes" in server.said
+        assert "2 workers outside this process" in server.said
         async with httpx2.AsyncClient(base_url=f"{server.url}/api/v1", timeout=60) as http:
             workers: list[int] = []
             async with asyncio.timeout(60):

@@ -380,7 +380,7 @@ def _say_ready(server: uvicorn.Server, options: ServeOptions) -> None:
     if options.workers is None:
         work = "one worker in this process"
     else:
-        work = f"{counted(options.workers, 'worker')} in other processes" if options.workers else "no worker"
+        work = f"{counted(options.workers, 'worker')} outside this process" if options.workers else "no worker"
     store = "a demo in a temporary folder" if options.demo else without_password(options.store)
     words = f"listening on {_address(server)} · {store} · {work}"
     print(f"{Styler()('✓', GREEN)} {sanitize(words)}", flush=True)
