@@ -41,7 +41,9 @@ class ScheduleChange(Body):
     """What can be changed of a schedule; what is left out stays."""
 
     workflow: str = Field("", description="name, name@3 or name:stable")
-    cron: str | None = Field(None, description="five fields, or @hourly, @daily, @weekly, @monthly, @yearly")
+    cron: str | None = Field(
+        None, description="five fields, or @hourly, @daily, @weekly, @monthly, @yearly", examples=["0 2 * * *"]
+    )
     every: str | float | None = Field(None, description="an interval: 30s, 15m, 1h30m, or seconds")
     timezone: str = Field("UTC", description="an IANA time zone")
     inputs: Any = None
@@ -65,7 +67,7 @@ class NewSchedule(ScheduleChange):
 
 
 class Why(Body):
-    reason: str = ""
+    reason: str = Field("", examples=["the end of the quarter"])
 
 
 def _of(caller: Caller) -> ScheduleService:
