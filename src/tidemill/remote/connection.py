@@ -174,18 +174,8 @@ def hints(kind: Any) -> dict[str, Any]:
 
 async def frames(response: httpx2.Response) -> AsyncIterator[tuple[str, int | None, Any]]:
     """The frames of an event stream: kind, seq if it is an event of the log, and data."""
-    kind, seq, data = "", None, ""
-    async for line in response.aiter_lines():
-        if not line:
-            if data:
-                yield kind, seq, msgspec.json.decode(data)
-            kind, seq, data = "", None, ""
-            continue
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "event":
-            kind = value
-        elif name == "id" and value.isdecimal():
-            seq = int(value)
-        elif name == "data":
-            data += value
+    async for each in httpx2.EventSource(response, max_event_size=None):
+        if each.data:
+            # An id holds for the frames behind it, too.
+            is_event = each.event == "message" and each.id.isdecimal()
+            yield each.event, int(each.id) if is_event else None, msgspec.json.decode(each.data)
