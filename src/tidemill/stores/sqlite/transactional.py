@@ -87,7 +87,7 @@ FUNCTIONS = frozenset(
         *("last_value", "lead", "nth_value", "ntile", "percent_rank", "rank", "row_number"),
     )
 )
-"""Functions that take little time over values of `VALUE_BYTES_MAX` bytes; `instr`, `like`, `replace` and `trim` are ours.
+"""Functions that take little time over values of `VALUE_BYTES_MAX` bytes; `instr`, `like`, `replace`, `trim` are ours.
 `json_patch` is missing: its time grows with the square of its arguments."""
 FUNCTIONS_MAX = 500
 """Calls of functions in the text of a statement: SQLite looks at the clock only where a loop ends."""
