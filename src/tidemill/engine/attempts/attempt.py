@@ -412,7 +412,8 @@ class Attempt:
         return failed_by(found) if isinstance(found, BaseException) else found
 
     def _files(self, made: frozenset[str] = frozenset()) -> KnownFiles:
-        return KnownFiles(self._tools.blobs, self.lease.stream.tenant, self._entry.state, made | self._described)
+        known, state = made | self._described, self._entry.state
+        return KnownFiles(self._tools.blobs, self.lease.stream.tenant, state, known, self._fetched)
 
     async def _returned(self, text: bytes, chosen: Chosen, made: frozenset[str] = frozenset()) -> Result:
         if self._handler.type.output_schema is not True:
@@ -548,7 +549,7 @@ async def outputs_of(
         scope = scope_of(workflow, state, lease.stream.key, RUN_READER, fetched)
         template = await off_loop(workflow.outputs, lambda: entry.flow.outputs)
         text = encode_value(await render(template, scope, executor))
-        await KnownFiles(blobs, tenant, state).check(text)
+        await KnownFiles(blobs, tenant, state, seen=fetched).check(text)
         return commands.Done(output=await as_payload(blobs, tenant, text), size=len(text))
     except Unavailable:
         raise

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.blobs.contract import Blobs
+from tidemill.blobs.contract import MARKED, Blobs, files_in
 from tidemill.blobs.payloads import check_text, decode_value, encode_text, encode_value
 from tidemill.errors import StoreUnusable
 from tidemill.expressions.errors import ExpressionError
@@ -43,7 +43,7 @@ HELD_BYTES_MAX = 256 * 1024 * 1024
 class Held:
     """A loaded value: its text, and its decoded form once it was needed."""
 
-    __slots__ = ("_decoded", "_known", "memory", "text")
+    __slots__ = ("_decoded", "_files", "_known", "memory", "text")
 
     def __init__(self, text: bytes) -> None:
         self.text = text
@@ -51,6 +51,14 @@ class Held:
         """Bytes that text and decoded form take at most."""
         self._decoded: Any = None
         self._known = False
+        self._files: frozenset[str] | None = None
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The digests of the files that it describes; looked for once."""
+        if self._files is None:
+            self._files = frozenset(files_in(self.text) if MARKED in self.text else ())
+        return self._files
 
     def shared(self) -> Any:
         """The decoded value; read-only."""
@@ -70,6 +78,7 @@ class Values:
         self._blobs, self._bytes_max = blobs, bytes_max
         self._held: OrderedDict[tuple[str, str], Held] = OrderedDict()
         self._bytes = 0
+        self._loading: dict[tuple[str, str], asyncio.Future[Held]] = {}
         self._lost: set[tuple[str, str]] = set()
 
     def known(self, tenant: str, digests: Iterable[str]) -> Fetched | None:
@@ -87,13 +96,27 @@ class Values:
         """All of these values; loads the missing ones."""
         wanted = list(digests)
         absent = [digest for digest in wanted if (tenant, digest) not in self._held]
-        texts = await asyncio.gather(*(self._read(tenant, digest) for digest in absent))
-        found = {digest: self._keep(tenant, digest, text) for digest, text in zip(absent, texts, strict=True)}
+        loaded = await asyncio.gather(*(self._loaded(tenant, digest) for digest in absent))
+        found = dict(zip(absent, loaded, strict=True))
         for digest in wanted:
             if digest not in found:
-                held = self._held.get((tenant, digest))
-                found[digest] = held or Held(await self._read(tenant, digest))
+                found[digest] = self._held.get((tenant, digest)) or await self._loaded(tenant, digest)
         return found
+
+    async def _loaded(self, tenant: str, digest: str) -> Held:
+        """Load a value once for all that need it at the same time, such as the first items of a map."""
+        loading = self._loading.get((tenant, digest))
+        if loading is None:
+            loading = self._loading[tenant, digest] = asyncio.ensure_future(self._load(tenant, digest))
+            # Its error is that of those who wait, if there are any left.
+            loading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(loading)
+
+    async def _load(self, tenant: str, digest: str) -> Held:
+        try:
+            return self._keep(tenant, digest, await self._read(tenant, digest))
+        finally:
+            del self._loading[tenant, digest]
 
     async def _read(self, tenant: str, digest: str) -> bytes:
         """Read a blob. An error that an operator must fix is logged once, however often the blob is read."""
@@ -108,10 +131,6 @@ class Values:
         return text
 
     def _keep(self, tenant: str, digest: str, text: bytes) -> Held:
-        present = self._held.get((tenant, digest))
-        if present is not None:
-            # Another attempt loaded it at the same time.
-            return present
         held = self._held[tenant, digest] = Held(text)
         self._bytes += held.memory
         # The newest stays, however large it is: the items of a map read it one after another.
