@@ -138,7 +138,6 @@ class RedisStore:
 
     async def diagnose(self) -> list[Finding]:
         """The settings of the servers that decide what survives."""
-        nodes, partitions = Nodes(self.place), len(self._parts) or 1
         return [
             Finding(
                 CODES.get(setting.name, setting.name),
@@ -147,7 +146,7 @@ class RedisStore:
                 setting.what_to_do,
                 "store",
             )
-            for setting in await settings_report(nodes, partitions)
+            for setting in await settings_report(self.place)
         ]
 
     def now_ms(self) -> int:
