@@ -8,7 +8,8 @@ model only choose among that.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeVar, overload
 from urllib.parse import unquote
@@ -30,13 +31,15 @@ from tidemill.agents.tools import (
     ToolResult,
     ToolSource,
     allowances,
+    ask_person,
+    call_handler,
     error_result,
     problems_result,
 )
 from tidemill.errors import Problem
 from tidemill.expressions.errors import listing, shorten
 from tidemill.expressions.schema import compile_schema
-from tidemill.handlers.contract import ApprovalRequest, Done, Fail, Handler, NodeContext, Wait, object_schema
+from tidemill.handlers.contract import Fail, Handler, NodeContext, object_schema
 from tidemill.handlers.data.search import rank
 from tidemill.handlers.data.steps import SCHEMAS, STEPS_MAX, call_config
 from tidemill.handlers.python.conversion import hints_of
@@ -251,16 +254,6 @@ async def _with_table(step: dict[str, Any], context: ToolContext) -> dict[str, A
     return {**step, "with": await _table(step["with"], context)} if "with" in step else step
 
 
-async def call_handler(handler: Handler, context: ToolContext, config: dict[str, Any]) -> Any:
-    """Call a node type's handler for one call of a tool; its effect key is that of the call. Raises `Fail`."""
-    node = f"{context.node.node}.{context.key.rpartition('/')[2]}"
-    outcome = handler.call(msgspec.structs.replace(context.node, config=config, node=node))
-    ended = await outcome if isinstance(outcome, Awaitable) else outcome
-    if not isinstance(ended, Done):
-        raise Fail("tool_failed", "a tool gives a value: it can neither wait nor skip")
-    return ended.value
-
-
 # Search.
 
 SEARCH_DESCRIPTION = (
@@ -340,17 +333,12 @@ def ask_source() -> ToolSource:
         async def call(context: ToolContext, arguments: dict[str, Any]) -> Ended:
             options = arguments.get("options")
             field: dict[str, Any] = {"enum": options} if options else {"type": "string", "maxLength": 20_000}
-            asked = ApprovalRequest(
-                title=f"{context.node.node} asks: {shorten(arguments['question'], 300)}",
-                description=f"A model asks this.\n\n{arguments['question']}\n\n{arguments.get('details', '')}".strip(),
-                # Consent without a choice would leave the model to guess.
-                form=object_schema(("answer",) if options else (), answer=field),
-                approvers=allowance.approvers,
-                four_eyes=allowance.four_eyes,
-                timeout_ms=round(seconds * 1_000),
-                on_timeout="reject",
-            )
-            return Pending(wait=Wait("human", resume=True, approval=asked))
+            title = f"{context.node.node} asks: {shorten(arguments['question'], 300)}"
+            text = f"A model asks this.\n\n{arguments['question']}\n\n{arguments.get('details', '')}".strip()
+            # Consent without a choice would leave the model to guess.
+            form, timeout_ms = object_schema(("answer",) if options else (), answer=field), round(seconds * 1_000)
+            who = (allowance.approvers, allowance.four_eyes)
+            return Pending(wait=ask_person(title, text, *who, form=form, timeout_ms=timeout_ms))
 
         async def resume(context: ToolContext, arguments: dict[str, Any], state: Any, resumed: Any) -> Ended:
             form = resumed.get("form") or {}
@@ -420,6 +408,7 @@ def start_source() -> ToolSource:
 # Python functions.
 
 _MARK = "__tidemill_tool__"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -455,6 +444,9 @@ def tool(name: Any = None, *, description: str = "", parameters: dict[str, Any] 
     def mark(target: Any) -> Any:
         marked = function(target) if name is None or callable(name) else function(name)(target)
         called = name if isinstance(name, str) else str(getattr(target, "__name__", ""))
+        if not _NAME.fullmatch(called):
+            hint = "providers take 1 to 64 letters of English, digits, _ and -"
+            raise TypeError(f"{shorten(called, 80)!r} cannot be the name of a tool: {hint}")
         text = description or inspect.getdoc(target) or ""
         schema = parameters if parameters is not None else parameters_of(target)
         setattr(marked, _MARK, ToolMark(called, text, schema, Effect(**effect)))

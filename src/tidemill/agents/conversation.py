@@ -40,13 +40,6 @@ class Call(msgspec.Struct):
     state: Any = None
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """A call that has its result, as the result of the agent lists it."""
-
-    name: str
-    error: str = ""
-
-
 class Conversation:
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -67,7 +60,8 @@ class Conversation:
         """Which model of the chain replied last."""
         self.used: dict[str, int] = {}
         """Calls by tool."""
-        self.ended: list[Ended] = []
+        self.ended: list[dict[str, str]] = []
+        """Calls that have their results, by `name` and `error`."""
         self.same = 0
         """How often the latest call was asked for in a row."""
         self.chosen: tuple[str, ...] | None = None
@@ -155,7 +149,8 @@ class Conversation:
             return
         self.pending.remove(call)
         self.messages.append(tool_message(call.call, record["text"], failed=bool(record.get("error"))))
-        self.ended.append(Ended(call.call.name, record.get("error", "")))
+        error = {"error": record["error"]} if record.get("error") else {}
+        self.ended.append({"name": call.call.name, **error})
         self.used[call.call.name] = self.used.get(call.call.name, 0) + 1
         key = (call.call.name, call.call.arguments_text)
         self.same = self.same + 1 if key == self._same_key else 1
@@ -219,11 +214,11 @@ def _summary(messages: list[Message]) -> str:
         if text.startswith(SUMMARY_BEGIN):
             lines += text.splitlines()[1:]
         elif message["role"] == "tool":
-            lines.append(f"  result: {_brief(text, 240)}")
+            lines.append(f"  result: {brief(text, 240)}")
         else:
-            lines.append(f"- {'you' if message['role'] == 'assistant' else 'told'}: {_brief(text, 240)}")
+            lines.append(f"- {'you' if message['role'] == 'assistant' else 'told'}: {brief(text, 240)}")
             lines += [
-                f"  call: {call['name']} {_brief(call['arguments'], 160)}" for call in message.get("tool_calls", ())
+                f"  call: {call['name']} {brief(call['arguments'], 160)}" for call in message.get("tool_calls", ())
             ]
     size, first = 0, len(lines)
     while first and size + len(lines[first - 1]) + 1 <= SUMMARY_MAX:
@@ -232,7 +227,7 @@ def _summary(messages: list[Message]) -> str:
     return "\n".join([SUMMARY_BEGIN, *lines[first:]])
 
 
-def _brief(text: str, most: int) -> str:
+def brief(text: str, most: int) -> str:
     words = " ".join(text[: 4 * most].split())
     return words if len(words) <= most else words[: most - 1] + "…"
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from tidemill.agents.budget import CHILD_AMOUNTS
 from tidemill.agents.interpreter import CodeInterpreter
-from tidemill.agents.port import BudgetSlice
 from tidemill.agents.tools import (
     Allowance,
     Effect,
@@ -304,10 +304,9 @@ def child_key(context: ToolContext) -> str:
 
 
 def _child(context: ToolContext, reference: str, inputs: Any, agent: Mapping[str, Any]) -> Pending:
-    child = ChildRun(workflow=reference, inputs=inputs, key=child_key(context), failure="return")
-    budget = msgspec.convert(agent["budget"], BudgetSlice) if "budget" in agent else BudgetSlice()
-    state = {"how": "child", "workflow": reference}
-    return Pending(wait=Wait("child", resume=True, child=child), state=state, budget=budget)
+    budget = {name: amount for name, amount in agent.get("budget", {}).items() if name in CHILD_AMOUNTS}
+    child = ChildRun(workflow=reference, inputs=inputs, budget=budget, key=child_key(context), failure="return")
+    return Pending(wait=Wait("child", resume=True, child=child), state={"how": "child", "workflow": reference})
 
 
 def _child_result(state: Mapping[str, Any], resumed: Any) -> ToolResult:

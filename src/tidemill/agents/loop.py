@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidemill.agents.budget import NodeBudget, wait_of
+from tidemill.agents.budget import NodeBudget, bounded
 from tidemill.agents.conversation import (
     Call,
     Conversation,
@@ -66,8 +66,6 @@ PAUSED_MS = 100
 TURN_BREAK = "\n\n"
 """A part of a stream of its own, between what a model says in one turn and in the next."""
 MARK, FILES_MAX = "$blob", 1_000
-CONFIRMED = "confirm"
-"""The stage of a call that waits for a person before its tool is called."""
 
 T = TypeVar("T")
 
@@ -319,15 +317,10 @@ class AgentLoop:
             # The model holds less than the config says.
             compaction = self._conversation.compaction()
             return None if compaction is None else (0, compaction)
-        delay_ms = self._delay_ms(failed, tries)
-        return None if delay_ms is None else (delay_ms, AGAIN)
-
-    def _delay_ms(self, failed: Fail, tries: int) -> int | None:
-        """How long to wait before the call is made again; None: not in this attempt."""
-        wait = failed.retry_after_ms if failed.retry_after_ms is not None else RETRY_MS * 2**tries
-        if not failed.retryable or tries == CALL_TRIES or wait > min(RETRY_MS_MAX, self._seconds_left * 1_000):
+        delay_ms = failed.retry_after_ms if failed.retry_after_ms is not None else RETRY_MS * 2**tries
+        if not failed.retryable or tries == CALL_TRIES or delay_ms > min(RETRY_MS_MAX, self._seconds_left * 1_000):
             return None
-        return wait
+        return delay_ms, AGAIN
 
     async def _limited(self, pending: Awaitable[T]) -> T:
         """Await a call within the time that is left to the visit."""
@@ -372,7 +365,7 @@ class AgentLoop:
         """Make the next calls, and record their results. A call that must wait ends the attempt."""
         for call, ended, ms in await self._next_results():
             if isinstance(ended, Pending):
-                wait = wait_of(ended, self._config.budget.left(self._conversation))
+                wait = bounded(ended.wait, self._config.budget.left(self._conversation))
                 words = {"state": packed(ended.state), "wait": packed(msgspec.to_builtins(wait))}
                 await self._add({"t": "wait", "n": call.position, **words})
                 return wait
@@ -440,19 +433,13 @@ class AgentLoop:
             port=context.port,
             call_id=call.call.id,
             key=f"{context.effect_key}/{self._conversation.replies}.{call.position}",
+            begin=lambda: self._add({"t": "start", "n": call.position}),
         )
-        effect, confirm = prepared.tool.effect, prepared.allowance.confirm
-        careful = not effect.repeatable
         if call.wait is None:
-            # A call that a person has to confirm does not begin yet.
-            if careful and not (effect.destructive if confirm is None else confirm):
-                await self._add({"t": "start", "n": call.position})
             return await self._toolbox.call(prepared, tool_context)
         self._has_result, resumed = False, context.resumed
         if call.wait.get("on") == "child":
             self._child_files = [{MARK: digest} for digest in files_in(msgspec.json.encode(resumed))[:FILES_MAX]]
-        if careful and isinstance(call.state, list) and call.state[:1] == [CONFIRMED]:
-            await self._add({"t": "start", "n": call.position})
         return await self._toolbox.resume(prepared, tool_context, call.state, resumed)
 
     async def _record_result(self, call: Call, ended: ToolResult, ms: int) -> None:
@@ -545,10 +532,7 @@ class AgentLoop:
                 "text": text,
                 "preview": preview_of(value),
                 "turns": conversation.replies,
-                "tool_calls": [
-                    {"name": each.name} | ({"error": each.error} if each.error else {})
-                    for each in conversation.ended[:LISTED_MAX]
-                ],
+                "tool_calls": conversation.ended[:LISTED_MAX],
                 "usage": conversation.usage.to_output(),
                 "model": "" if conversation.last is None else conversation.last.get("model", ""),
                 "cost": None if conversation.cost is None else round(conversation.cost, 10),
