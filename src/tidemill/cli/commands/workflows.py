@@ -286,6 +286,7 @@ def retire_tool_command(session: StoreSession, name: str, off: bool, **given: An
     "name", "NAME", "An MCP server of tidemill.toml; without one, all of them are listed.", required=False
 )
 @options.flag("--approve", about="Print what the operator writes into tidemill.toml to approve the tools as they are.")
+@options.config
 @options.as_json
 def mcp_tools_command(name: str | None, approve: bool, as_json: bool) -> int:
     """See what an MCP server offers, and whether agents may use it.
@@ -313,7 +314,8 @@ def mcp_tools_command(name: str | None, approve: bool, as_json: bool) -> int:
         print_rows((Column("SERVER", lambda row: row["server"]), Column("APPROVED", lambda row: row["tools"])), rows)
     elif approve:
         print(f"[mcp.{name}.tools]")
-        for row in rows:
+        # A tool that the server has no more, or whose description is too long, cannot be approved.
+        for row in (each for each in rows if each["state"] != "gone" and each["digest"]):
             print(f"{_toml_key(row['tool'])} = {json.dumps(row['digest'])}")
     else:
         columns = [
