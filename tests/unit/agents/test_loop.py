@@ -15,7 +15,7 @@ from tests.fixtures.killed_agents import run_with_kills
 from tidemill.agents.conversation import restored
 from tidemill.handlers.contract import Fail
 from tidemill.handlers.llm.provider import OnText, Question, Reply
-from tidemill.kernel.events import NodeAppended, NodeFailed
+from tidemill.kernel.events import CompensationFailed, NodeAppended, NodeFailed
 from tidemill.testing.cluster import Boundary, CrashPlan
 
 ADD = {"add": {"a": 2, "b": 3}}
@@ -445,6 +445,18 @@ async def test_200_turns_write_at_most_three_times_the_transcript(mill: Cluster)
     transcript = await worker.engine.transcript(run.run_id, "a")
     assert written <= 3 * len(msgspec.json.encode(transcript))
     assert transcript.tool_calls == 200
+
+
+@simulated
+async def test_an_agent_is_no_compensator(mill: Cluster) -> None:
+    model = Model("undone")
+    worker = await at_work(mill, model)
+    undo = {"type": "agent", "config": agent()["config"]}
+    flow = document(node("a", type="value", compensator=undo), node("b", "a", type="fail", config={"kind": "boom"}))
+    run = await worker.run(flow | {"on_failure": {"compensate": "automatic"}})
+    await asyncio.sleep(60)
+    (failed,) = await mill.of(run.run_id, CompensationFailed, "a")
+    assert failed.error.code == "answer_invalid" and failed.retry_at_ms is None and model.asked == []
 
 
 @simulated
