@@ -147,7 +147,11 @@ async def _execute(
     if refused := [each for each in allowed if isinstance(each, Problem)]:
         return problems_result(refused[0].code, "a step is not allowed", refused)
     config: dict[str, Any] = {
-        "pipeline": [await _with_table(step, context) for step in allowed if isinstance(step, dict)],
+        "pipeline": [
+            {**step, "with": await _table(step["with"], context)} if "with" in step else step
+            for step in allowed
+            if isinstance(step, dict)
+        ],
         "report": True,
         "max_rows": settings.get("max_rows", ROWS_MAX),
         "max_bytes": settings.get("max_bytes", BYTES_MAX),
@@ -250,10 +254,6 @@ async def _table(value: Any, context: ToolContext) -> Any:
     return value
 
 
-async def _with_table(step: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-    return {**step, "with": await _table(step["with"], context)} if "with" in step else step
-
-
 # Search.
 
 SEARCH_DESCRIPTION = (
@@ -267,14 +267,17 @@ def search_source(registry: ToolRegistry) -> ToolSource:
         entries = allowances(context.config["tools"])
         workflows = [each for entry in entries for each in entry.settings.get("workflows", ())]
         pipelines = any(entry.name == "execute_pipeline" for entry in entries)
-        names = [entry.name for entry in entries]
+        sources = [source for entry in entries if (source := registry.get(entry.name)) is not None]
 
         async def call(context: ToolContext, arguments: dict[str, Any]) -> Ended:
             limit = arguments.get("limit", 10)
             kinds: tuple[Kind, ...] = ("workflow", "composite") if pipelines else ("workflow",)
             found = await context.port.find(arguments["query"], kinds=kinds, limit=100)
             kept = [each for each in found if each.kind != "workflow" or _matches(each.name, workflows)]
-            kept += _registered(registry, names)
+            kept += [
+                Found(kind="function", name=each.name, description=each.description, parameters=each.parameters)
+                for each in sources
+            ]
             texts = [{"name": _spaced(each.name), "text": each.description} for each in kept]
             hits = rank(texts, arguments["query"], {"name": 3.0})[:limit]
             shown = [_shown(kept[hit.number], hit.score) for hit in hits]
@@ -298,14 +301,6 @@ def search_source(registry: ToolRegistry) -> ToolSource:
 
 def _spaced(name: str) -> str:
     return name.replace("-", " ").replace("_", " ")
-
-
-def _registered(registry: ToolRegistry, names: Iterable[str]) -> list[Found]:
-    sources = [source for name in names if (source := registry.get(name)) is not None]
-    return [
-        Found(kind="function", name=each.name, description=each.description, parameters=each.parameters)
-        for each in sources
-    ]
 
 
 def _shown(found: Found, score: float) -> dict[str, Any]:

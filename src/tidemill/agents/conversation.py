@@ -20,9 +20,11 @@ from typing import Any
 import msgspec
 
 from tidemill.expressions.errors import shorten
+from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Fail
 from tidemill.handlers.llm.accounting import amounts_of
 from tidemill.handlers.llm.provider import Message, Reply, ToolCall, Usage, message_text, tool_message
+from tidemill.handlers.llm.structured_output import read_value
 from tidemill.kernel.spending import NOTHING_SPENT, Spend
 
 Record = dict[str, Any]
@@ -298,3 +300,14 @@ def reply_of(record: Record) -> Reply:
         position=record.get("position", 0),
         cost=record.get("cost"),
     )
+
+
+def chosen_in_text(text: str) -> tuple[tuple[str, ...] | None, str]:
+    """The route that a JSON answer names under `next_nodes`; the engine refuses one that is not allowed."""
+    answer, _ = read_value(text, compile_schema(True))
+    names = answer.get("next_nodes") if isinstance(answer, dict) else None
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not names:
+        return None, ""
+    reason = answer.get("reason", answer.get("reasoning", ""))
+    return tuple(str(name) for name in names), shorten(str(reason), 1_000)

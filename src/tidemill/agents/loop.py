@@ -21,6 +21,7 @@ from tidemill.agents.conversation import (
     Call,
     Conversation,
     Record,
+    chosen_in_text,
     failed_record,
     packed,
     record_of,
@@ -44,7 +45,7 @@ from tidemill.handlers.llm.accounting import (
 )
 from tidemill.handlers.llm.fallback import ELSEWHERE, combined
 from tidemill.handlers.llm.provider import Ask, Message, Question, Settings, ToolSpec
-from tidemill.handlers.llm.structured_output import check_reply, correction_of, read_value
+from tidemill.handlers.llm.structured_output import CUT_SHORT, check_reply, correction_of, read_value
 from tidemill.kernel.spending import NOTHING_SPENT, Spend
 
 ROUTE_TOOL = "choose_next_nodes"
@@ -490,7 +491,7 @@ class AgentLoop:
         assert last is not None, "the model has answered"
         text: str = last["text"]
         value: Any = text
-        problems: list[str] = []
+        problems, cut_short = list[str](), last.get("finish") == CUT_SHORT
         try:
             check_reply(reply_of(last))
         except Fail as failed:
@@ -501,10 +502,10 @@ class AgentLoop:
         else:
             if config.output_schema is not None:
                 value, problems = read_value(text, compile_schema(config.output_schema))
-            wrong, words = _invalid(text, problems), correction_of(problems)
+            wrong, words = _invalid(text, problems, cut_short), correction_of(problems)
         if not problems:
-            return await self._done(value, text)
-        if self._conversation.repairs >= REPAIRS_MAX or self._why_stop() is not None:
+            return await self._done(value, text, "max_tokens" if cut_short else "")
+        if cut_short or self._conversation.repairs >= REPAIRS_MAX or self._why_stop() is not None:
             raise wrong
         await self._add({"t": "note", "why": "repair", "text": words}, asks=True)
         return None
@@ -521,7 +522,7 @@ class AgentLoop:
         conversation = self._conversation
         chosen, reason = conversation.chosen, conversation.reason
         if chosen is None and self._context.routes:
-            chosen, reason = chosen_in_text(value if isinstance(value, dict) else text)
+            chosen, reason = chosen_in_text(text)
         if self._config.session and self._accounts is not None and not stopped:
             accounts: Accounts = self._accounts
             prompt = self._config.prompt or self._config.instructions
@@ -543,8 +544,9 @@ class AgentLoop:
         )
 
 
-def _invalid(text: str, problems: list[str]) -> Fail:
+def _invalid(text: str, problems: list[str], cut_short: bool) -> Fail:
     hint = "simplify the schema, say more in the instructions, or use another model"
+    hint = "the answer was cut short: raise max_tokens" if cut_short else hint
     failed = Fail("output_invalid", f"the answer does not match the schema: {'; '.join(problems)}", hint=hint)
     failed.add_note(f"the model answered: {shorten(text, 400)}")
     return failed
@@ -564,15 +566,3 @@ def prompt_of(config: AgentConfig, context: NodeContext) -> str:
             shown = msgspec.json.encode(seen, order="sorted").decode()
             parts.append(f"Results of the nodes before you, as previews (type, row_count, sample):\n{shown}")
     return "\n\n".join(parts)
-
-
-def chosen_in_text(answer: Any) -> tuple[tuple[str, ...] | None, str]:
-    """The route that a JSON answer names under `next_nodes`; the engine refuses one that is not allowed."""
-    if isinstance(answer, str):
-        answer, _ = read_value(answer, compile_schema(True))
-    names = answer.get("next_nodes") if isinstance(answer, dict) else None
-    names = [names] if isinstance(names, str) else names
-    if not isinstance(names, list) or not names:
-        return None, ""
-    reason = answer.get("reason", answer.get("reasoning", ""))
-    return tuple(str(name) for name in names), shorten(str(reason), 1_000)

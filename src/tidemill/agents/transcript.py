@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.agents.conversation import Conversation, Record, reply_of, unpacked
+from tidemill.agents.conversation import Conversation, Record, chosen_in_text, reply_of, unpacked
 
 _FAILED_FIELDS = ("provider", "model", "code", "message")
 
@@ -106,8 +106,8 @@ class Transcript(msgspec.Struct, kw_only=True):
     reason: str = ""
 
 
-def transcript_of(transcript: Transcript, entries: Iterable[Entry]) -> Transcript:
-    """Fill a transcript from the records of a visit, in order."""
+def transcript_of(transcript: Transcript, entries: Iterable[Entry], *, routed: bool = False) -> Transcript:
+    """Fill a transcript from the records of a visit, in order. `routed`: the agent decides a branch."""
     conversation = Conversation()
     for entry in entries:
         conversation.add(entry.record)
@@ -119,7 +119,10 @@ def transcript_of(transcript: Transcript, entries: Iterable[Entry]) -> Transcrip
     transcript.cost = None if conversation.cost is None else round(conversation.cost, 10)
     transcript.calls, transcript.tool_calls = conversation.spent.calls, len(conversation.ended)
     transcript.duration_ms = conversation.work_ms
-    transcript.next_nodes, transcript.reason = list(conversation.chosen or ()), conversation.reason
+    chosen, reason = conversation.chosen, conversation.reason
+    if chosen is None and routed and conversation.finished:
+        chosen, reason = chosen_in_text(transcript.turns[-1].text)
+    transcript.next_nodes, transcript.reason = list(chosen or ()), reason
     return transcript
 
 

@@ -348,6 +348,24 @@ async def test_an_answer_that_does_not_suit_the_schema_is_asked_for_again(mill: 
     assert (run.status, run.nodes["a"]["error"]["code"]) == ("FAILED", "output_invalid")
 
 
+@pytest.mark.parametrize("schema", [None, {"type": "object"}])
+@simulated
+async def test_an_answer_that_was_cut_short_says_so(mill: Cluster, schema: Any) -> None:
+    class Cut(Model):
+        async def ask(self, question: Question, on_text: OnText) -> Reply:
+            return msgspec.structs.replace(await super().ask(question, on_text), finish_reason="length")
+
+    model = Cut('{"depth": 4')
+    worker = await at_work(mill, model)
+    run = await worker.run(of_agent(**({} if schema is None else {"output_schema": schema})))
+    assert len(model.asked) == 1, "another answer would be cut, too"
+    if schema is None:
+        assert (run.status, run.outputs["a"]["stopped"]) == ("COMPLETED", "max_tokens")
+    else:
+        error = run.nodes["a"]["error"]
+        assert (error["code"], "max_tokens" in error["hint"]) == ("output_invalid", True)
+
+
 @simulated
 async def test_turns_and_time_are_limited(mill: Cluster) -> None:
     model = Model(*({"add": {"a": n}} for n in range(50)), takes_s=10.0)
