@@ -364,13 +364,16 @@ class AgentLoop:
 
     async def _work(self) -> HandlerOutcome | None:
         """Make the next calls, and record their results. A call that must wait ends the attempt."""
+        counted = 0
         for call, ended, ms in await self._next_results():
             if isinstance(ended, Pending):
                 wait = bounded(ended.wait, self._config.budget.left(self._conversation))
                 words = {"state": packed(ended.state), "wait": packed(msgspec.to_builtins(wait))}
                 await self._add({"t": "wait", "n": call.position, **words})
                 return wait
-            await self._record_result(call, ended, ms)
+            # Calls that were made at the same time take as long as the longest of them.
+            work, counted = max(0, ms - counted), max(ms, counted)
+            await self._record_result(call, ended, ms, work)
         return self._waiting()
 
     def _waiting(self) -> Wait | None:
@@ -443,8 +446,9 @@ class AgentLoop:
             self._child_files = [{MARK: digest} for digest in files_in(msgspec.json.encode(resumed))[:FILES_MAX]]
         return await self._toolbox.resume(prepared, tool_context, call.state, resumed)
 
-    async def _record_result(self, call: Call, ended: ToolResult, ms: int) -> None:
+    async def _record_result(self, call: Call, ended: ToolResult, ms: int, work: int) -> None:
         record: Record = {"t": "tool", "n": call.position, "text": ended.text, "ms": ms}
+        record |= {} if work == ms else {"work": work}
         more = {
             "name": call.call.name,
             "id": call.call.id,

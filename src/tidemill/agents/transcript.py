@@ -13,8 +13,6 @@ import msgspec
 
 from tidemill.agents.conversation import Conversation, Record, chosen_in_text, reply_of, unpacked
 
-_FAILED_FIELDS = ("provider", "model", "code", "message")
-
 
 class Entry(NamedTuple):
     """A record with its place in the log."""
@@ -134,8 +132,6 @@ def _begin(transcript: Transcript, entry: Entry) -> None:
 
 def _reply(transcript: Transcript, entry: Entry) -> None:
     record, reply = entry.record, reply_of(entry.record)
-    # Earlier versions recorded the failed calls of a chain with the reply.
-    elsewhere = [FailedCall(**dict(zip(_FAILED_FIELDS, each, strict=True))) for each in record.get("failed", ())]
     transcript.turns.append(
         TranscriptTurn(
             number=len(transcript.turns) + 1,
@@ -145,7 +141,7 @@ def _reply(transcript: Transcript, entry: Entry) -> None:
             model=reply.model,
             provider=reply.provider,
             notes=transcript.open_notes,
-            failed=transcript.open_failures + elsewhere,
+            failed=transcript.open_failures,
             text=reply.text,
             refusal=reply.refusal,
             calls=[

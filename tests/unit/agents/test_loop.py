@@ -13,6 +13,7 @@ from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.killed_agents import run_with_kills
 from tidemill.agents.conversation import restored
+from tidemill.agents.tools import ToolResult
 from tidemill.handlers.contract import Fail
 from tidemill.handlers.llm.provider import OnText, Question, Reply
 from tidemill.kernel.events import CompensationFailed, NodeAppended, NodeFailed
@@ -374,6 +375,27 @@ async def test_turns_and_time_are_limited(mill: Cluster) -> None:
     assert (run.nodes["a"]["error"]["code"], len(model.asked)) == ("max_turns_exceeded", 4)
     run = await worker.run(of_agent(timeout_sec=35))
     assert (run.nodes["a"]["error"]["code"], len(model.asked)) == ("agent_timeout", 4 + 4)
+
+
+@simulated
+async def test_calls_at_the_same_time_take_as_long_as_the_longest(mill: Cluster) -> None:
+    """Or an agent that has waited for a person would find its time used up."""
+    tools = Tools()
+
+    async def slow(context: Any, arguments: dict[str, Any]) -> ToolResult:
+        await asyncio.sleep(10 + arguments.get("a", 0))
+        return ToolResult(content=arguments)
+
+    tools._add = slow  # type: ignore[method-assign]
+    model = Model([("add", {"a": number}) for number in range(10)], {"ask": {}}, "done")
+    worker = await at_work(mill, model, tools)
+    run_id = await worker.start(of_agent(timeout_seconds=60))
+    await mill.until(lambda: worker.cached(run_id) is not None and worker.cached(run_id).peek("a").status == "WAITING")
+    await worker.engine.decide(run_id, "a", "approve", actor="ann")
+    assert (await worker.end(run_id)).status == "COMPLETED"
+    shown = await worker.engine.transcript(run_id, "a")
+    assert 19_000 <= shown.duration_ms < 20_000
+    assert [call.duration_ms for call in shown.turns[0].calls] == [1_000 * (10 + number) for number in range(10)]
 
 
 @simulated
