@@ -157,7 +157,7 @@ class Conversation:
         key = (call.call.name, call.call.arguments_text)
         self.same = self.same + 1 if key == self._same_key else 1
         self._same_key = key
-        self.work_ms += record.get("work", record.get("ms", 0))
+        self.work_ms += record["work"] if "work" in record else record.get("ms", 0)
         if "route" in record:
             self.chosen, self.reason = tuple(record["route"]), record.get("reason", "")
 
