@@ -274,7 +274,8 @@ class InspectionService:
         act = peek_at(cell, place) if number == cell.visit else None
         if act is None and number == cell.visit:
             raise rejected("place_invalid", f"node {node} has no item {index}", path="/index", hint=ITEM_HINT)
-        kind = entry.flow.workflow.by_id[node].type.partition("@")[0]
+        known = entry.flow.workflow.by_id[node]
+        kind = known.type.partition("@")[0]
         if kind != AGENT:
             hint = "`tidemill runs logs` shows the log lines of other nodes"
             raise rejected("agent_unknown", f"node {node} is of type {kind}, not an agent", path="/node", hint=hint)
@@ -294,7 +295,7 @@ class InspectionService:
                 record = decode_value(await self._context.text(event.value))
                 if isinstance(record, dict):
                     found.append(Entry(seq, event.at_ms, event.attempt, record))
-        return transcript_of(made, found)
+        return transcript_of(made, found, routed=known.branch is not None and known.branch.kind == "agent_driven")
 
     async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """The run's events so far, from `after` + 1 on."""
