@@ -234,6 +234,33 @@ def test_the_inbox_follows_runs(new_page: NewPage, tmp_path: Path) -> None:
         page.close()
 
 
+def test_from_page_to_page(page: Page, server: Server) -> None:
+    """Pages share a cache: what one has read breaks no other. Each has a title."""
+    main, tab = page.get_by_role("main"), page.get_by_role("tab")
+    open_screen(page, server, "/runs")
+    expect(page).to_have_title("Runs · Tidemill")
+    with page.expect_response(re.compile("/runs/summary.*live")):
+        page.get_by_role("button", name="Not ended").click()
+    page.get_by_role("link", name="Workflows").click()
+    expect(main.get_by_role("heading", name="Workflows")).to_be_visible()
+    expect(page).to_have_title("Workflows · Tidemill")
+    main.get_by_role("link", name="Start nightly-report").click()
+    expect(main.get_by_label("Day")).to_have_value("yesterday")
+    expect(page).to_have_title("Start nightly-report · Tidemill")
+    page.get_by_role("link", name="Workflows").click()
+    main.get_by_role("link", name="nightly-report", exact=True).click()
+    tab.filter(has_text="Document").click()
+    expect(main.get_by_role("textbox", name="Document of nightly-report")).to_contain_text("convert_currency")
+    tab.filter(has_text="Versions").click()
+    expect(main.get_by_role("row", name=re.compile("@1"))).to_contain_text("first version")
+    expect(page).to_have_title("nightly-report · Tidemill")
+    main.get_by_role("link", name="Start a run").click()
+    expect(main.get_by_label("Day")).to_have_value("yesterday")
+    page.goto(f"{server.url}/sign-in")
+    page.get_by_role("button", name="Continue").click()
+    expect(page).to_have_title("Runs · Tidemill")
+
+
 def test_keyboard_only(page: Page, server: Server, failed: str) -> None:
     open_screen(page, server, "/runs")
     expect(page.get_by_role("row").filter(has_text="nightly-report").first).to_be_visible()

@@ -4,7 +4,7 @@ import { Link } from "@tanstack/react-router";
 import { useEffect, useRef, useState, type ReactNode } from "react";
 import { Problem, type ProblemItem } from "../api/client";
 import { keys } from "../api/queries";
-import { Badge, Button, Dialog, Icon, JsonView, Time, useNow } from "../ui";
+import { Badge, Button, Dialog, Icon, JsonView, Time, useNow, useTitle } from "../ui";
 import { focusInvalid, initialValue, SchemaForm } from "../ui/schema-form";
 import css from "./approvals.module.css";
 import { afterTimeout, due, leadsTo, PAST, people, person, type HistoryEntry, type Review, type Verb } from "./data";
@@ -40,6 +40,7 @@ interface Note {
 
 export function Decision({ review, history, reload, decide, delegate, missing, link }: DecisionProps) {
   const client = useQueryClient();
+  useTitle(review.title || review.node);
   const [form, setForm] = useState<unknown>(() => initialValue(review.form));
   const [comments, setComments] = useState("");
   const [busy, setBusy] = useState<Verb | null>(null);

@@ -6,7 +6,7 @@ import { api, type Problem } from "../api/client";
 import { useTenantStream } from "../api/live";
 import { keys, useMay, useMe } from "../api/queries";
 import type { Page } from "../api/types";
-import { Badge, Button, Empty, ErrorState, Facet, Loading, Tabs, Time, useNow, useShortcut } from "../ui";
+import { Badge, Button, Empty, ErrorState, Facet, Loading, Tabs, Time, useNow, useShortcut, useTitle } from "../ui";
 import css from "./approvals.module.css";
 import { due, PAST, people, person, type ApprovalItem } from "./data";
 
@@ -30,6 +30,7 @@ export default function ApprovalsPage() {
   const search = useSearch({ strict: false }) as Record<string, string | undefined>;
   const navigate = useNavigate();
   const me = useMe();
+  useTitle("Approvals");
   const tab = TABS.some((each) => each.id === search.tab) ? (search.tab ?? "mine") : "mine";
   const done = search.status === "decided";
   const when = search.when === "due" || search.when === "overdue" ? search.when : "";

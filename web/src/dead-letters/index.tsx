@@ -5,7 +5,7 @@ import { useId, useMemo, useState } from "react";
 import { api, newCommandId, seg, type Problem } from "../api/client";
 import { useMay } from "../api/queries";
 import type { DeadLetterRow, ErrorView, Page, Reprocessed } from "../api/types";
-import { Badge, Button, Dialog, Empty, ErrorState, Icon, JsonView, Loading, Table, Tabs, Time, toast, type Column } from "../ui";
+import { Badge, Button, Dialog, Empty, ErrorState, Icon, JsonView, Loading, Table, Tabs, Time, toast, useTitle, type Column } from "../ui";
 import page from "../ui/page.module.css";
 import css from "./dead-letters.module.css";
 
@@ -22,6 +22,7 @@ export default function DeadLettersPage() {
   const id = typeof search.id === "string" ? search.id : null;
   const navigate = useNavigate();
   const mayWrite = useMay("dead_letters:write");
+  useTitle("Dead letters");
   const set = (change: Record<string, string | undefined>) =>
     void navigate({ to: "/dead-letters", search: (before: Record<string, unknown>) => ({ ...before, ...change }) });
   const query = `status:${status} ${filter}`.trim();

@@ -21,6 +21,7 @@ import {
   Time,
   toast,
   useShortcut,
+  useTitle,
   whenIdle,
   type Column,
 } from "../ui";
@@ -57,6 +58,7 @@ export default function RunsPage() {
   const small = useMedia(SMALL);
   const mayAct = useMay("runs:act");
   const mayStart = useMay("runs:start");
+  useTitle(query ? `${query} · Runs` : "Runs");
 
   const set = useCallback(
     (change: Record<string, string | undefined>) =>

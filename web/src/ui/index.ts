@@ -9,4 +9,5 @@ export { useShortcut, useShortcuts } from "./shortcuts";
 export { Spent, money, tokenWords, type Spending } from "./spending";
 export { Status, StatusIcon, runStatusName, signOf, type StatusName, type StatusRole } from "./status";
 export { Table, type Column, type TableProps } from "./table";
+export { useTitle } from "./title";
 export { Duration, Time, absolute, duration, inWords, relative, useNow } from "./time";
