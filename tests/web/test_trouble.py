@@ -99,7 +99,7 @@ def test_a_viewer_sees_and_may_not_act(new_page: NewPage, tmp_path: Path, watch:
         acts.get_by_role("button", name="Retry").click(force=True)
         expect(page.get_by_text("Your key has no permission for it (runs:act).").first).to_be_visible()
         # A menu of which nothing can be chosen is not offered.
-        assert acts.get_by_role("button").all_inner_texts() == ["Retry", "Patch", "Fork"]
+        assert acts.get_by_role("button").all_inner_texts() == ["Retry", "Fix and continue", "Fork"]
         for act in acts.get_by_role("button").all():
             expect(act).to_have_attribute("aria-disabled", "true")
         page.goto(f"{server.url}/start/hello")

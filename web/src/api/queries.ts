@@ -7,7 +7,7 @@ import type { Me, Page, RunRow, RunSummary, Version, WorkflowRow } from "./types
 export const queryClient: QueryClient = new QueryClient({
   queryCache: new QueryCache({
     onError: (error, query) => {
-      // A session that is over is noticed by whoever asks first; the shell shows it.
+      // A session that is over is noticed by the first query that asks; the shell shows it.
       const isMe = query.queryKey[0] === keys.me[0];
       if (error instanceof Problem && error.isUnauthenticated && !isMe) void queryClient.invalidateQueries({ queryKey: keys.me });
     },

@@ -18,7 +18,7 @@ export default function DecidePage() {
       return (
         <Empty title={problem.code === "link_expired" ? "This link has expired" : "This link cannot be used"} icon="clock">
           <p>{problem.detail}.</p>
-          <p>Nothing was decided by it. Ask whoever sent it for a new one, or sign in and open Approvals.</p>
+          <p>Nothing was decided by it. Ask the sender for a new one, or sign in and open Approvals.</p>
         </Empty>
       );
     }

@@ -144,7 +144,7 @@ export function Decision({ review, history, reload, decide, delegate, missing, l
           />
           {wanting && (
             <p id="comments-problem" className={css.problem} role="alert">
-              {wanting === "reject" ? "Please say why you reject it: the reason goes to whoever asked." : "Please say what has to change."}
+              {wanting === "reject" ? "Please say why you reject it: the reason goes to the person who asked." : "Please say what has to change."}
             </p>
           )}
         </section>
@@ -200,9 +200,8 @@ function Facts({ review, linked }: { review: Review; linked: boolean }) {
       {review.status === "pending" && late && <Badge role={late.late ? "bad" : late.soon ? "wait" : "quiet"}>{late.words}</Badge>}
       {review.escalated && <Badge role="wait">escalated</Badge>}
       <span>
-        asked <Time ms={review.requested_ms} /> {review.requester && `by ${person(review.requester)}`}
+        {review.requester ? `${person(review.requester)} asks` : "asks"} {people(review.approvers)}, <Time ms={review.requested_ms} />
       </span>
-      <span>of {people(review.approvers)}</span>
       {review.quorum > 1 && (
         <span>
           {review.votes.length} of {review.quorum} agreed
@@ -223,7 +222,7 @@ function Facts({ review, linked }: { review: Review; linked: boolean }) {
 }
 
 function Outcome({ review }: { review: Review }) {
-  const said = review.status === "decided" ? null : review.status === "expired" ? "Nobody decided in time." : "The question was withdrawn: the run went on, or ended, without it.";
+  const said = review.status === "decided" ? null : review.status === "expired" ? "The time to decide has passed." : "The question was withdrawn: the run continued, or ended, without it.";
   return (
     <div className={css.banner} data-role={review.decision === "approve" ? "ok" : review.decision === "reject" ? "bad" : "quiet"}>
       <Icon name={review.decision === "approve" ? "check" : "info"} />
@@ -449,7 +448,7 @@ function thanks(verb: Verb, answer: Answer, review: Review): Note {
 function refusalWords(review: Review): string {
   const refusal = review.decider.refusal;
   if (refusal === null) return "";
-  if (refusal.code === "four_eyes") return "You started or changed this run, and four eyes are required: somebody else has to decide.";
+  if (refusal.code === "four_eyes") return "You started or changed this run, and four eyes are required: another person has to decide.";
   const to = review.delegated.findLast((each) => each.by === review.decider.person);
   if (refusal.code === "approver_not_allowed" && to) return `You have delegated this to ${person(to.to)}.`;
   if (refusal.code === "approver_not_allowed") return `You are not asked: ${people(review.approvers)} may decide.`;
@@ -478,7 +477,7 @@ function refused(verb: Verb, problem: Problem, review: Review): Note {
     return { role: "wait", text: "The time to decide has passed. Retry the run to ask again." };
   }
   if (problem.status === 410) {
-    return { role: "wait", text: "It is too late: the run has gone on, or has ended, without this decision." };
+    return { role: "wait", text: "It is too late: the run has continued, or has ended, without this decision." };
   }
   return { role: "bad", text: `${problem.detail}.${problem.hint ? ` ${problem.hint[0]?.toUpperCase()}${problem.hint.slice(1)}.` : ""}` };
 }

@@ -23,7 +23,7 @@ const EVERY_MS = { live: 60_000, alone: 5_000 };
 const EMPTY: Record<string, [string, string]> = {
   mine: ["Nothing waits for you", "What asks you, one of your roles, or anyone appears here by itself."],
   roles: ["Nothing waits for your roles", "What asks one of your roles appears here by itself."],
-  all: ["Nobody is asked anything", "A step of type human asks people; its questions appear here."],
+  all: ["Nothing waits for people", "A step of type human asks people; its questions appear here."],
 };
 
 export default function ApprovalsPage() {

@@ -83,7 +83,7 @@ export default function WorkersPage() {
           <Loading rows={4} />
         ) : workers.data.items.length === 0 ? (
           <Empty title="No worker is known" icon="workers">
-            Runs do not go on until one starts: <code>tidemill worker</code>.
+            Runs wait until one starts: <code>tidemill worker</code>.
           </Empty>
         ) : (
           <ul className={css.workers}>

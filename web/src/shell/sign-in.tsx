@@ -5,7 +5,7 @@ import { useState, type FormEvent } from "react";
 import { api, BASE, Problem, setCsrfToken } from "../api/client";
 import { keys, useMe } from "../api/queries";
 import type { Me } from "../api/types";
-import { Button, Icon, useTitle } from "../ui";
+import { Button, Icon, sentence, useTitle } from "../ui";
 import css from "./sign-in.module.css";
 
 /** Where to go afterwards: a path of this page, never another site. */
@@ -113,9 +113,4 @@ export default function SignIn() {
       </form>
     </div>
   );
-}
-
-function sentence(text: string): string {
-  const whole = text.charAt(0).toUpperCase() + text.slice(1);
-  return /[.!?]$/.test(whole) ? whole : `${whole}.`;
 }

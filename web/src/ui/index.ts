@@ -1,5 +1,5 @@
 export { Badge, Button, Copy, Facet, IconButton, KeyHint, copyText, type ButtonProps } from "./controls";
-export { Empty, ErrorState, Loading } from "./feedback";
+export { Empty, ErrorState, Loading, sentence } from "./feedback";
 export { Icon, type IconName } from "./icons";
 export { whenIdle } from "./idle";
 export { JsonView, TextView, type JsonViewProps } from "./json-view";

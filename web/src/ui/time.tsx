@@ -50,7 +50,8 @@ const ZONE = new Intl.DateTimeFormat(undefined, { timeZoneName: "short" });
 export function relative(ms: number, at: number = Date.now()): string {
   const delta = at - ms;
   const size = Math.abs(delta);
-  if (size < 5 * SECOND) return delta >= 0 ? "just now" : "in a moment";
+  // The clock of the page ticks once a second: what has just begun may be ahead of it.
+  if (size < 5 * SECOND) return delta > -2 * SECOND ? "just now" : "in a moment";
   const words =
     size < MINUTE ? `${Math.round(size / (5 * SECOND)) * 5} s` : size < HOUR ? `${Math.floor(size / MINUTE)} min` : size < DAY ? `${Math.floor(size / HOUR)} h` : `${Math.floor(size / DAY)} d`;
   return delta >= 0 ? `${words} ago` : `in ${words}`;

@@ -32,7 +32,7 @@ export default function WorkflowsPage() {
     {
       id: "name",
       label: "Workflow",
-      width: "minmax(180px, 2fr)",
+      width: "minmax(180px, 3fr)",
       cell: (row) => (
         <span className={css.name}>
           <Link to="/workflows/$name" params={{ name: row.name }} className="truncate" title={row.name} tabIndex={-1}>
@@ -46,8 +46,8 @@ export default function WorkflowsPage() {
         </span>
       ),
     },
-    { id: "version", label: "Version", width: "72px", align: "end", cell: (row) => `@${row.version}` },
-    { id: "tags", label: "Tags", width: "minmax(120px, 1.4fr)", wide: true, cell: (row) => <Tags row={row} /> },
+    { id: "version", label: "Version", width: "72px", align: "end", wide: true, cell: (row) => `@${row.version}` },
+    { id: "tags", label: "Tags", width: "minmax(100px, 1fr)", wide: true, cell: (row) => <Tags row={row} /> },
     {
       id: "live",
       label: "Not ended",
