@@ -205,6 +205,27 @@ def test_approve_on_a_phone(new_page: NewPage, server: Server, watch: Watch) -> 
     assert server.until(run_id, "COMPLETED")["outputs"]["from"] == "Projects"
 
 
+def test_decide_by_a_signed_link(new_page: NewPage, server: Server, watch: Watch) -> None:
+    watch.expected.append("404 (Not Found)")
+    run_id = server.start("invoice-approval", {"number": "IN-8", "supplier": "Acme Links", "amount": 700})
+    approval = server.approval(run_id)["approval_id"]
+    url = server.post(f"/approvals/{approval}/links")["url"]
+    page = new_page(viewport=PHONE, has_touch=True, is_mobile=True)
+    page.goto(url)
+    expect(page.get_by_role("heading", name="Pay 700 EUR to Acme Links?")).to_be_visible()
+    expect(page.get_by_text("This link lets you decide once")).to_be_visible()
+    assert server.get(f"/approvals/{approval}")["status"] == "pending"
+    page.get_by_label(re.compile("Which account pays")).select_option("Projects")
+    page.get_by_role("button", name="Approve", exact=True).tap()
+    expect(page.get_by_text("You approved it.")).to_be_visible()
+    assert server.until(run_id, "COMPLETED")["outputs"]["from"] == "Projects"
+    page.goto(url)
+    expect(page.get_by_text("approved it")).to_be_visible()
+    expect(page.get_by_role("button", name="Approve", exact=True)).to_have_count(0)
+    page.goto(f"{url[:-3]}abc")
+    expect(page.get_by_role("heading", name="This link cannot be used")).to_be_visible()
+
+
 def test_a_decision_that_another_one_overtook(page: Page, server: Server, watch: Watch) -> None:
     watch.expected.append("409 (Conflict)")
     run_id = server.start("lead-triage", {"message": "What is the price of 10 seats?"})

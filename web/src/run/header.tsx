@@ -9,8 +9,6 @@ import { commandsFor, placeWords, sentence, stepSentence } from "./words";
 
 const ActionBar = lazy(() => import("./actions").then((module) => ({ default: module.ActionBar })));
 
-const BLOCKERS_SHOWN = 3;
-
 export function RunHeader({ model }: { model: RunModel }) {
   const { run } = model;
   const short = run.run_id.length > 18 ? `${run.run_id.slice(0, 8)}…${run.run_id.slice(-4)}` : run.run_id;
@@ -171,14 +169,7 @@ function Why({ model }: { model: RunModel }) {
           )}
         </p>
       )}
-      {shown.length > 0 && live && (
-        <ul className={css.blockers}>
-          {shown.slice(0, BLOCKERS_SHOWN).map((each, index) => (
-            <BlockerLine key={index} model={model} blocker={each} first={index === 0} />
-          ))}
-        </ul>
-      )}
-      {live && why.blockers.length > BLOCKERS_SHOWN && <Others blockers={[...shown.slice(BLOCKERS_SHOWN), ...why.blockers.filter((each) => !shown.includes(each))]} more={why.more_roots + why.more_followers} />}
+      {shown[0] && live && <Blockers model={model} first={shown[0]} others={[...shown.slice(1), ...why.blockers.filter((each) => !shown.includes(each))]} more={why.more_roots + why.more_followers} />}
       {why.deadline?.until_ms != null && live && (
         <p className="soft">
           The run fails <Time ms={why.deadline.until_ms} /> if it has not ended by then.
@@ -199,11 +190,32 @@ function Why({ model }: { model: RunModel }) {
   );
 }
 
+/** What the run does or waits for first. The rest is folded, so that the page keeps its place while steps begin and end. */
+function Blockers({ model, first, others, more }: { model: RunModel; first: Blocker; others: Blocker[]; more: number }) {
+  const [open, setOpen] = useState(false);
+  const count = others.length + more;
+  return (
+    <ul className={css.blockers}>
+      <BlockerLine model={model} blocker={first}>
+        {count > 0 && (
+          <button type="button" className={`${css.linkButton} ${css.more}`} aria-expanded={open} onClick={() => setOpen(!open)}>
+            <Icon name={open ? "chevron-down" : "chevron-right"} />
+            {count.toLocaleString()} more
+          </button>
+        )}
+      </BlockerLine>
+      {open && others.slice(0, OTHERS_MAX).map((each, index) => <BlockerLine key={index} model={model} blocker={each} />)}
+    </ul>
+  );
+}
+
+const OTHERS_MAX = 50;
+
 /** What something waits for, since when, until when, and what ends it. */
-function BlockerLine({ model, blocker, first }: { model: RunModel; blocker: Blocker; first: boolean }) {
+function BlockerLine({ model, blocker, children }: { model: RunModel; blocker: Blocker; children?: ReactNode }) {
   const { select } = useSelection();
   return (
-    <li className={first ? css.firstBlocker : css.blocker}>
+    <li className={css.blocker}>
       <span className={css.headline} dir="auto">
         {blockerWords(blocker)}
       </span>
@@ -239,6 +251,7 @@ function BlockerLine({ model, blocker, first }: { model: RunModel; blocker: Bloc
             Show <span dir="auto">{blocker.node}</span>
           </button>
         )}
+        {children}
       </span>
     </li>
   );
@@ -274,29 +287,6 @@ function activationId(run: string, { node, visit, index }: Blocker): string {
 }
 
 const UNTIL: Record<string, string> = { retry: "next attempt", timer: "wakes", person: "due", lease: "lease ends" };
-
-function Others({ blockers, more }: { blockers: Blocker[]; more: number }) {
-  const [open, setOpen] = useState(false);
-  const count = blockers.length + more;
-  if (count === 0) return null;
-  return (
-    <>
-      <button type="button" className={`${css.linkButton} ${css.more}`} aria-expanded={open} onClick={() => setOpen(!open)}>
-        <Icon name={open ? "chevron-down" : "chevron-right"} />
-        {count} more
-      </button>
-      {open && (
-        <ul className={css.others}>
-          {blockers.slice(0, 50).map((each, index) => (
-            <li key={index} dir="auto">
-              {blockerWords(each)}
-            </li>
-          ))}
-        </ul>
-      )}
-    </>
-  );
-}
 
 function Failed({ model }: { model: RunModel }) {
   const { select } = useSelection();
