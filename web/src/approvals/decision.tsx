@@ -4,7 +4,7 @@ import { Link } from "@tanstack/react-router";
 import { useEffect, useRef, useState, type ReactNode } from "react";
 import { Problem, type ProblemItem } from "../api/client";
 import { keys } from "../api/queries";
-import { Badge, Button, Dialog, Icon, JsonView, Time, useNow, useTitle } from "../ui";
+import { Badge, Button, Dialog, Icon, JsonView, sentence, Time, useNow, useTitle } from "../ui";
 import { focusInvalid, initialValue, SchemaForm } from "../ui/schema-form";
 import css from "./approvals.module.css";
 import { afterTimeout, due, leadsTo, PAST, people, person, type HistoryEntry, type Review, type Verb } from "./data";
@@ -427,7 +427,7 @@ function Delegate({ open, onClose, delegate }: { open: boolean; onClose: () => v
       </label>
       {problem && (
         <p className={css.problem} role="alert">
-          {problem.detail}. {problem.hint}
+          {sentence(problem.detail)} {sentence(problem.hint)}
         </p>
       )}
     </Dialog>
@@ -453,7 +453,7 @@ function refusalWords(review: Review): string {
   if (refusal.code === "approver_not_allowed" && to) return `You have delegated this to ${person(to.to)}.`;
   if (refusal.code === "approver_not_allowed") return `You are not asked: ${people(review.approvers)} may decide.`;
   if (refusal.code === "decision_conflict") return "You have voted already.";
-  return `${refusal.message}. ${refusal.hint}`;
+  return `${sentence(refusal.message)} ${sentence(refusal.hint)}`.trim();
 }
 
 /** A decision that came after another: who decided what, and when. */
@@ -479,5 +479,5 @@ function refused(verb: Verb, problem: Problem, review: Review): Note {
   if (problem.status === 410) {
     return { role: "wait", text: "It is too late: the run has continued, or has ended, without this decision." };
   }
-  return { role: "bad", text: `${problem.detail}.${problem.hint ? ` ${problem.hint[0]?.toUpperCase()}${problem.hint.slice(1)}.` : ""}` };
+  return { role: "bad", text: `${sentence(problem.detail)} ${sentence(problem.hint)}`.trim() };
 }

@@ -172,7 +172,7 @@ function Why({ model }: { model: RunModel }) {
       {shown[0] && live && <Blockers model={model} first={shown[0]} others={[...shown.slice(1), ...why.blockers.filter((each) => !shown.includes(each))]} more={why.more_roots + why.more_followers} />}
       {why.deadline?.until_ms != null && live && (
         <p className="soft">
-          The run fails <Time ms={why.deadline.until_ms} /> if it has not ended by then.
+          The run fails <Time ms={why.deadline.until_ms} ahead /> if it has not ended by then.
         </p>
       )}
       {!live && why.unblock && <p className="soft">{sentence(why.unblock)}.</p>}
@@ -232,7 +232,7 @@ function BlockerLine({ model, blocker, children }: { model: RunModel; blocker: B
         )}
         {blocker.until_ms !== null && blocker.kind !== "lease" && (
           <span>
-            {UNTIL[blocker.kind] ?? "until"} <Time ms={blocker.until_ms} />
+            {UNTIL[blocker.kind] ?? "until"} <Time ms={blocker.until_ms} ahead={blocker.kind !== "person"} />
           </span>
         )}
         {blocker.unblock && !endsItself(blocker) && <span className={css.unblock}>{sentence(blocker.unblock)}</span>}

@@ -19,7 +19,7 @@ export function shownStatus(row: RunRow): string {
 const WAITS: Record<string, (name: string, node: string) => string> = {
   human: (_, node) => `an approval at ${node}`,
   timer: (_, node) => `a timer at ${node}`,
-  signal: (name, node) => `the signal ${name || "of"}${name ? " at" : ""} ${node}`,
+  signal: (name, node) => (name ? `the signal ${name} at ${node}` : `a signal at ${node}`),
   child: (_, node) => `a child run at ${node}`,
   retry: (_, node) => `the next attempt of ${node}`,
   limit: (_, node) => `a free place for ${node}`,

@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "react";
 import { api, newCommandId, Problem, seg } from "../api/client";
 import { documentQuery, useMay, useWorkflows, versionsQuery } from "../api/queries";
 import type { StartedRun } from "../api/types";
-import { Button, ErrorState, IconButton, Loading, toast, useTitle } from "../ui";
+import { Button, ErrorState, IconButton, Loading, sentence, toast, useTitle } from "../ui";
 import { focusInvalid, initialValue, SchemaForm } from "../ui/schema-form";
 import css from "./start.module.css";
 
@@ -145,7 +145,7 @@ function Start({ name, version }: { name: string; version: string }) {
                   ? `The inputs do not fit the schema of ${name}: please look at the marked field${formProblems.length > 1 ? "s" : ""}.`
                   : problem.isOffline
                     ? "The server cannot be reached. Start the run again when it answers: it starts once only."
-                    : `${problem.detail}${problem.hint ? ` – ${problem.hint}` : ""}`}
+                    : `${sentence(problem.detail)} ${sentence(problem.hint)}`.trim()}
               </p>
             )}
             <div className={css.bar}>

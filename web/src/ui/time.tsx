@@ -92,8 +92,9 @@ export function inWords(ms: number): string {
   return `${count} ${unit}${count === 1 ? "" : "s"}`;
 }
 
-export function Time({ ms, className }: { ms: number | null | undefined; className?: string }) {
-  const words = useWords((at) => (ms == null ? "" : relative(ms, at)));
+/** When something was, or is to be: `ahead` is never said to be past. */
+export function Time({ ms, ahead, className }: { ms: number | null | undefined; ahead?: boolean; className?: string }) {
+  const words = useWords((at) => (ms == null ? "" : ahead && ms < at + 2 * SECOND ? "now" : relative(ms, at)));
   if (ms == null) return <span className={className}>–</span>;
   const date = new Date(ms);
   return (
