@@ -110,6 +110,8 @@ class Source(NamedTuple):
             raise Rejected(self.with_places(refusal.problems)) from None
 
     def with_places(self, problems: Sequence[Problem]) -> tuple[Problem, ...]:
+        if self.workflow is not None:
+            return tuple(self.workflow.located(problems))
         return with_places(problems, self.text) if self.text else tuple(problems)
 
 
