@@ -78,6 +78,25 @@ def test_run_takes_a_name_or_a_document(mill: Tidemill, tmp_path: Path) -> None:
     assert mill.run(file).outputs == {"b": "hello world"}
 
 
+def test_start_takes_what_run_takes(mill: Tidemill, tmp_path: Path) -> None:
+    file = tmp_path / "flow.yaml"
+    file.write_text(HELLO)
+    for document in (HELLO, {"name": "m", "nodes": [{"id": "b", "type": "value", "config": "hello world"}]}, file):
+        assert mill.result(mill.start(document)).outputs == {"b": "hello world"}
+        assert [mill.result(each).ok for each in mill.start_many(document, [{}, {}])] == [True, True]
+
+
+def test_many_runs_of_a_workflow_in_python_are_started(mill: Tidemill) -> None:
+    runs = mill.start_many(doubled, [{"n": 1}, {"n": 2}])
+    assert [mill.result(each).output for each in runs] == [2, 4]
+
+
+def test_the_name_of_a_file_is_no_document(mill: Tidemill) -> None:
+    with pytest.raises(tidemill.Rejected) as refused:
+        mill.publish("flow.yaml")
+    assert refused.value.problems[0].hint == 'the document in a file is `Path("flow.yaml")`'
+
+
 def test_a_run_from_its_start_to_its_end(mill: Tidemill) -> None:
     mill.publish(HELLO)
     run_id = mill.start("hello", {"who": "you"}, labels={"team": "blue"})
@@ -108,6 +127,16 @@ def test_errors_are_the_engines_own(mill: Tidemill) -> None:
 
 def _files(error: BaseException) -> list[str]:
     return [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+@tidemill.task
+def twice(n: int) -> int:
+    return 2 * n
+
+
+@tidemill.workflow
+def doubled(n: int) -> int:
+    return twice(n)
 
 
 @tidemill.workflow
