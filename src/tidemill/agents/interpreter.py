@@ -2,8 +2,8 @@
 
 Without packages the code runs in the restricted interpreter of python_sandbox conditions. With packages (which the
 operator has installed and allowed) it runs in a confined Python process of its own, which serves one call and is
-killed. That bounds what code of a model can do by accident or by injection; it is not a virtual machine, so the operator
-decides on packages.
+killed. That bounds what code of a model can do by accident or by injection; it is not a virtual machine, so the
+operator decides on packages.
 """
 
 from __future__ import annotations
