@@ -25,8 +25,7 @@ from tidemill.handlers.contract import Fail
 from tidemill.handlers.sql import AnswerBuilder, Parameters
 from tidemill.handlers.sql_child import MISSING_HINT, SQL_HINT
 from tidemill.stores.optional import bound
-from tidemill.stores.sql_text import Dialect, is_copy, with_placeholders
-from tidemill.stores.statements import to_json
+from tidemill.stores.statements import Dialect, is_copy, to_json, with_placeholders
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen

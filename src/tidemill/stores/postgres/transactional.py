@@ -24,16 +24,18 @@ from tidemill.stores.optional import bound
 from tidemill.stores.postgres.database import SQL, Connection, Place, Readers
 from tidemill.stores.postgres.streams import Wave
 from tidemill.stores.postgres.writer import Head, Session
-from tidemill.stores.sql_text import is_several, tokens, with_placeholders
 from tidemill.stores.statements import (
     CONFLICT,
     NONDETERMINISTIC,
     StatementSerializer,
     answer_of,
+    is_several,
     refusal,
     rows_of,
     table_refusal,
     to_json,
+    tokens,
+    with_placeholders,
 )
 
 TIME_MAX_MS = 200
