@@ -22,9 +22,9 @@ from tidemill.node_types import databases
 from tidemill.settings import read_settings
 from tidemill.stores.contract import Statement
 from tidemill.stores.optional import KILLED_WORKER
-from tidemill.stores.sql_text import Dialect, is_several, with_placeholders
 from tidemill.stores.sqlite.transactional import Statements
 from tidemill.stores.sqlite.writer import Transaction
+from tidemill.stores.statements import Dialect, is_several, with_placeholders
 
 
 def made(path: Path, *statements: str) -> apsw.Connection:
