@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +19,7 @@ from tests.fixtures.servers.postgres_server import PASSWORD, USER, PrivateServer
 from tidemill.errors import Rejected, TidemillError, Unavailable
 from tidemill.storage_urls import migrated, open_storage, require_store_exists
 from tidemill.stores.contract import Commit, Committed
+from tidemill.stores.postgres import jobs
 from tidemill.stores.postgres.database import Link, newest_known, place_at
 from tidemill.stores.postgres.store import PostgresStore
 
@@ -279,6 +281,23 @@ async def test_a_month_without_a_partition_gets_one(server: PrivateServer, store
     ):
         server.asked(f"DROP TABLE {schema}.{name}")
     assert await store.commit([Commit(run("a"), 0, (b"1",))]) == [Committed(version=1)]
+
+
+async def test_a_cache_of_lanes_that_is_emptied_fails_no_commit(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with limits per key, of which there may be more than a process caches."""
+    monkeypatch.setattr(jobs, "LANES_MAX", 3)
+
+    async def commit_often(worker: int) -> list[object]:
+        found: list[object] = []
+        for number in range(30):
+            one = job("a", caps=(f"key:{(worker + number) % 20}<=1",))
+            found += await store.commit([Commit(run(f"r{worker}-{number}"), 0, (b"1",), jobs=(one,))])
+        return found
+
+    found = await asyncio.gather(*(commit_often(worker) for worker in range(10)))
+    assert found == [[Committed(version=1)] * 30] * 10
 
 
 async def test_a_role_that_is_bound_sees_and_writes_one_tenant_at_a_time(
