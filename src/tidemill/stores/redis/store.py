@@ -185,8 +185,9 @@ class RedisStore:
         parts = self._opened()
         if not commits:
             return []
-        if any(commit.statements for commit in commits):
-            return [await self._commit_or_refuse(commit) for commit in commits]
+        for commit in commits:
+            if commit.statements:
+                return [await self._commit_or_refuse(each) for each in commits]
         if len(parts) == 1:
             return await parts[0].commits.submit(list(commits))
         return await self._commit_in_parts(commits)
