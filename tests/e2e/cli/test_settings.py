@@ -126,7 +126,9 @@ def test_a_wrong_file_is_told_whole_before_anything_is_done(inside: InProcessCli
 def test_config_show_has_every_documented_key(inside: InProcessCli, folder: Path) -> None:
     named = grant(
         folder / "named.toml",
-        'interpreter_packages = ["numpy"]\n[mcp.files]\ncommand = ["serve-files"]\n[server]\nsecret = "' + "s" * 40 + '"\n'
+        'interpreter_packages = ["numpy"]\n[mcp.files]\ncommand = ["serve-files"]\n[server]\nsecret = "'
+        + "s" * 40
+        + '"\n'
         "[server.limits]\nbody_bytes = 5000\n[tracing]\ncontent = true\n",
     )
     shown = inside("config", "show", "--config", str(named), "--json").json

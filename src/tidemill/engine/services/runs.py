@@ -547,4 +547,6 @@ class RunService(RunActions):
         if len(found) > 1:
             shown = ", ".join(found[:NAMED_MAX]) + (", …" if len(found) > NAMED_MAX else "")
             raise rejected("run_ambiguous", f"{len(found)} runs begin with {text}", hint=f"write more of it: {shown}")
+        if not found and text.startswith("@"):
+            raise rejected("run_unknown", f"there is no run {text}", hint=f"the newest run is {LAST}")
         return found[0] if found else text
