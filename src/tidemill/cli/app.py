@@ -31,7 +31,7 @@ PROGRAM = "tidemill"
 @options.flag("--version", about="Print the version and exit.")
 @click.pass_context
 def app(context: click.Context, version: bool) -> int:
-    """Run workflows that survive whatever dies in between."""
+    """Run workflows that survive crashes."""
     if version:
         print_version()
         context.exit(main.OK)
@@ -273,7 +273,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 @options.log
 @options.flag("--json", "as_json", about="The same as --log-format json.")
 def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) -> int:
-    """Run nodes until told to stop.
+    """Run nodes until a signal stops it.
 
     SIGTERM or Ctrl-C lets what runs finish for --grace seconds and gives back the rest; a second one does so at once.
     """
@@ -342,9 +342,10 @@ def serve_command(
 )
 @options.on_store()
 def mcp_command(session: StoreSession, read_only: bool, workflows: tuple[str, ...], http: str | None) -> int:
-    """Serve workflows to a program with a language model, over MCP on standard input and output, or over HTTP.
+    """Serve workflows to a language model, over MCP.
 
-    With --server or --http, the tools are those that the key permits. Runs need a worker, or a server that has one.
+    On standard input and output, or with --http over HTTP. With --server or --http, the tools are those that the key
+    permits. Runs need a worker, or a server that has one.
     """
     from tidemill.cli.commands.serve import serve_mcp
 
@@ -383,3 +384,7 @@ def print_version() -> None:
 
 for name, about in GROUPS.items():
     app.add_command(LazyCommand(name, help=about))
+
+FIRST = ("init", "run", "watch", "why", "validate", "graph", "verify")
+"""What a newcomer needs, at the top of the help."""
+app.commands = {name: app.commands[name] for name in (*FIRST, *app.commands)}

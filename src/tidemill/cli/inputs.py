@@ -277,7 +277,7 @@ def _from_pair(option: str, text: str) -> dict[str, Any]:
 
 
 def parse_value(option: str, text: str) -> Any:
-    """JSON where it is JSON, otherwise the text itself. JSON that cannot be kept exactly, or a broken object, is refused."""
+    """JSON where it is JSON, otherwise the text itself; inexact JSON and a broken object are refused."""
     try:
         return read_json(text)
     except Rejected as refusal:

@@ -415,7 +415,7 @@ GROUPS = {
     "tools": "See which pipelines of agents are tools; name or retire them.",
     "keys": "Make, list and revoke the API keys of the HTTP service.",
     "tenants": "Make, list and disable tenants.",
-    "audit": "See who has changed what, and check that no entry was changed.",
+    "audit": "See who has changed what; check that no entry was changed.",
     "schedules": "Start runs by the clock.",
     "config": "See what the operator has set and granted, and check it.",
 }

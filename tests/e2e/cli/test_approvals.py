@@ -80,7 +80,7 @@ nodes:
     return str(flow)
 
 
-INTERRUPTED = "[d]etach and leave it as it is, [c]ancel it, or go on [w]atching?"
+INTERRUPTED = "[d]etach and leave it as it is, [c]ancel it, or keep [w]atching?"
 FORM = (
     "form: {type: object, required: [when], properties: {when: {enum: [day, night]}, count: {type: integer}, "
     "why: {type: string, title: Why}, copies: {type: integer, default: 2}}}"

@@ -93,7 +93,7 @@ def test_a_worker_says_why_the_store_does_not_answer(capsys: pytest.CaptureFixtu
             status_lines.reach(trouble)
     assert capsys.readouterr().out.splitlines() == [
         "! the store does not answer: a.db is held; it is tried until it does",
-        "! the disk of a.db is full; free some space; work goes on by itself then",
+        "! the disk of a.db is full; free some space; the worker continues by itself then",
         "! the store answers again",
     ]
 

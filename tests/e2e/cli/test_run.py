@@ -104,7 +104,7 @@ def test_a_failure_names_the_node_the_code_the_place_and_the_cause(folder: Path)
     assert "cause  ValueError: invalid literal" in explained
     assert "2 attempts" in explained
     shown = explained[explained.index("  Traceback (most recent call last):") :]
-    assert 'my_steps.py", line 17, in broken' in shown and "tidemill" not in shown
+    assert 'my_steps.py", line 17, in broken' in shown and "tidemill" not in shown.partition("→")[0]
     assert ended.out.count("Traceback") == 2, "of the error and of its cause"
 
 
@@ -181,7 +181,7 @@ def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(folder: Path) -> None
     run_id = out.split()[2]
     assert f"→ detached: run {run_id} is not cancelled" in err
     assert f"→ cancel it: tidemill runs cancel {run_id}\n" in err
-    again = re.search(r"→ go on here: tidemill run (\S+) --resume (\S+)\n", err)
+    again = re.search(r"→ continue here: tidemill run (\S+) --resume (\S+)\n", err)
     assert again is not None and again[2] == run_id
     assert process("runs", "show", "@last", "--json").json["status"] == "RUNNING"
     assert process("runs", "cancel", run_id[:20]).code == main.OK

@@ -122,7 +122,7 @@ def list_tenants_command(session: StoreSession, **wanted: Any) -> int:
 @options.actor
 @options.on_store()
 def disable_tenant_command(session: StoreSession, name: str, actor: str) -> int:
-    """Refuse all keys and tokens of a tenant; its runs go on."""
+    """Refuse all keys and tokens of a tenant; its runs continue."""
     from tidemill.cli.render.runs import say
 
     return session.ask_and_print(

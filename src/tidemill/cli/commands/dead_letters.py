@@ -73,7 +73,7 @@ def retry_command(
     dry_run: bool,
     **given: Any,
 ) -> int:
-    """Let the runs of dead letters go on.
+    """Retry the runs of dead letters.
 
     Say which: by --run, --workflow, --node or --code. --patch, --set or --config repairs them first.
     """

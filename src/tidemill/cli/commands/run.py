@@ -252,7 +252,7 @@ class Prompter:
             return "cancel"
         if not self._talks:
             return "detach"
-        question = f"\n  run {run_id}: [d]etach and leave it as it is, [c]ancel it, or go on [w]atching? "
+        question = f"\n  run {run_id}: [d]etach and leave it as it is, [c]ancel it, or keep [w]atching? "
         try:
             self._asks = True
             self._watcher.leave()
@@ -373,8 +373,8 @@ def _print_detached(options: RunOptions, run_id: str) -> None:
     code += [part for pattern in options.imports for part in ("--allow-import", pattern)]
     who = "the server" if is_server(options.store) else "a worker on this store"
     lines = (
-        f"detached: run {run_id} is not cancelled, and {who} goes on with it",
-        f"go on here: {session.command('run', file, '--resume', run_id, *code)}",
+        f"detached: run {run_id} is not cancelled; {who} continues it",
+        f"continue here: {session.command('run', file, '--resume', run_id, *code)}",
         f"cancel it: {session.command('runs', 'cancel', run_id)}",
     )
     print(*(f"→ {sanitize(line)}" for line in lines), sep="\n", file=sys.stderr)

@@ -52,7 +52,7 @@ def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], 
 @options.change_file
 @options.sets
 @options.dry_run
-@options.flag("--retry", about="Let a failed or cancelled run go on with it.")
+@options.flag("--retry", about="Let a failed or cancelled run continue with it.")
 @options.option("--base", metavar="DIGEST", about="Refuse if the run follows another document.")
 @options.option(
     "--expect", "expected_seq", metavar="SEQ", type=options.Integers(1), about="Refuse if the run is at another event."
@@ -99,7 +99,7 @@ def plain_act(name: str, done: str, about: str, *more: options.Decorator, follow
 
 
 PLAIN = (
-    plain_act("retry", RETRIED, "Let a failed or cancelled run go on where it stopped.", options.did_not_happen),
+    plain_act("retry", RETRIED, "Let a failed or cancelled run continue where it stopped.", options.did_not_happen),
     plain_act(
         "rewind",
         "rewound to {node}",
@@ -119,9 +119,9 @@ PLAIN = (
         options.flag("--force", about="Even while a rollback is under way."),
     ),
     plain_act(
-        "pause", "paused", "Begin nothing more in a run until it is resumed.\n\nWhat is being worked on may finish."
+        "pause", "paused", "Start no more nodes of a run until it is resumed.\n\nNodes that are running may finish."
     ),
-    plain_act("resume", "resumed", "Let a paused run go on."),
+    plain_act("resume", "resumed", "Let a paused run continue."),
     plain_act(
         "rollback",
         "rollback requested",
@@ -166,7 +166,7 @@ def relabel_command(
 def signal_command(
     session: StoreSession, run: str, name: str, payload: str | None, actor: str, command_id: str | None
 ) -> int:
-    """Tell a run something that a node of it waits for."""
+    """Send a signal to a run."""
     from tidemill.cli.inputs import read_value
     from tidemill.cli.render.runs import say
 
@@ -184,7 +184,7 @@ def signal_command(
 @options.option("--value", metavar="VALUE", about="Its output: JSON, a string, or @file.", type=str)
 @options.flag("--skip", about="Skip it.")
 @options.flag("--did-not-happen", about="Its outcome is unknown and it did not happen: run it again.")
-@options.many("--next", "next_nodes", metavar="NODE", about="Where its branch goes on.")
+@options.many("--next", "next_nodes", metavar="NODE", about="Where its branch continues.")
 @options.visit
 @options.item
 @options.who

@@ -126,7 +126,11 @@ class StatusLines:
             self._say(f"{mark} the store answers again", event="store_back")
         else:
             full = isinstance(trouble, DiskFull)
-            words = f"{cause}; work goes on by itself then" if full else f"the store does not answer: {cause}; {_TRIED}"
+            words = (
+                f"{cause}; the worker continues by itself then"
+                if full
+                else f"the store does not answer: {cause}; {_TRIED}"
+            )
             self._say(f"{mark} {sanitize(words)}", event="store_lost", message=cause)
 
     def refused(self, refusal: Rejected) -> None:

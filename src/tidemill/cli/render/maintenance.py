@@ -222,7 +222,7 @@ def print_sweep(swept: SweepResult) -> None:
         say(f"{counted(len(swept.retired), 'run')} archived")
     if not swept.retired and not swept.left:
         print_hint(
-            "no run is due: a finished run leaves at the first midnight (UTC) after its days of retention, unless it is kept"
+            "no run is due: runs leave at the first midnight (UTC) after their days of retention, if they have any"
         )
     if swept.retired:
         print_facts([("runs", names(swept.retired, NAMES_COLUMNS_MAX))], indent=2)
