@@ -26,6 +26,8 @@ TURN_MS_MUST = 5
 AGENTS, SLOW_TURNS, MODEL_SECONDS = 200, 5, 1.0
 RATE_MUST = 80
 TRANSCRIPT_MS_MUST = 100
+MAJOR = 1_000
+"""Of the node type `agent` with the model of this benchmark; only nodes of that name have a transcript."""
 
 
 def handler(turns: int, seconds: float) -> Handler:
@@ -40,12 +42,12 @@ def handler(turns: int, seconds: float) -> Handler:
         return Reply(text="", model="bench", finish_reason="tool_calls", usage=usage, tool_calls=(call,))
 
     made = agent_handler({"scripted": ask}, ToolRegistry())
-    return dataclasses.replace(made, type=msgspec.structs.replace(made.type, name="bench_agent"))
+    return dataclasses.replace(made, type=msgspec.structs.replace(made.type, major=MAJOR))
 
 
 def flow(turns: int) -> dict[str, Any]:
     config = {"provider": "scripted", "answers": ["-"], "prompt": "Work.", "max_turns": turns}
-    return {"name": "agents", "nodes": [{"id": "a", "type": "bench_agent", "config": config}]}
+    return {"name": "agents", "nodes": [{"id": "a", "type": f"agent@{MAJOR}", "config": config}]}
 
 
 async def turn_ms(folder: Path) -> tuple[float, float]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.bootstrap import built_in_types
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.model import Workflow
+from tidemill.node_types import built_in_types
 
 
 def node(name: str, *parents: str) -> dict[str, Any]:

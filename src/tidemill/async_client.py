@@ -28,7 +28,7 @@ from tidemill.errors import for_callers, shorten_traceback
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
-from tidemill.security.identity import OPERATOR_TENANT
+from tidemill.security.roles import OPERATOR_TENANT
 from tidemill.settings import Settings
 from tidemill.storage_urls import DEFAULT_URL, store_url, without_password
 from tidemill.triggers.service import ScheduleService, schedule_verb

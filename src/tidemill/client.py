@@ -41,7 +41,7 @@ from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.pictures.labels import duration
-from tidemill.security.identity import OPERATOR_TENANT
+from tidemill.security.roles import OPERATOR_TENANT
 from tidemill.settings import Settings
 from tidemill.storage_urls import DEFAULT_URL, store_url, without_password
 from tidemill.triggers.service import ScheduleService, schedule_verb
@@ -58,7 +58,7 @@ class EngineBroken(TidemillError):
     """A handler has cancelled the engine's own tasks, as one does that cancels all tasks of the loop."""
 
     def __init__(self) -> None:
-        super().__init__("a handler has cancelled the engine's own tasks: it may cancel only those that it has made")
+        super().__init__("a handler cancelled the engine's own tasks; a handler may cancel only tasks that it created")
 
 
 def run_until(loop: asyncio.AbstractEventLoop, over: Callable[[], bool]) -> None:
@@ -68,10 +68,10 @@ def run_until(loop: asyncio.AbstractEventLoop, over: Callable[[], bool]) -> None
             loop.run_forever()
         except BaseException as error:
             said = f"{type(error).__name__}: {error}"
-            LOG.error("something that a handler left in the loop has raised %s; the work goes on", said, exc_info=error)
+            LOG.error("a task that a handler left in the loop raised %s; the engine continues", said, exc_info=error)
         else:
             if not over():
-                LOG.error("a handler has stopped the loop; the work goes on")
+                LOG.error("a handler stopped the event loop; the engine continues")
 
 
 P = ParamSpec("P")
@@ -355,7 +355,7 @@ class Tidemill:
         index: int | None = None,
         attempt: int | None = None,
     ) -> Iterator[LogLine]:
-        """What handlers have printed and logged, and go on to; ends with the run."""
+        """Yield what handlers print and log, past and new, until the run ends."""
         return self._iterate(self._engine.follow_logs(run_id, node, visit=visit, index=index, attempt=attempt))
 
     def _iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
@@ -423,12 +423,13 @@ class Tidemill:
                 raise RuntimeError("this Tidemill belongs to the process that opened it; open another one after a fork")
             if self._closed:
                 raise RuntimeError("this Tidemill is closed")
-            raise RuntimeError("a blocking verb was called inside the engine's own loop; call it from a thread")
+            raise RuntimeError("a blocking method was called inside the engine's own event loop; call it from a thread")
         return self._answered(answer)
 
     def _answered(self, answer: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(answer, self._loop)
+        future: Future[T] = Future()
         self._asked.add(future)
+        self._loop.call_soon_threadsafe(self._compute, answer, future)
         try:
             return future.result()
         except CancelledError:
@@ -440,8 +441,18 @@ class Tidemill:
         finally:
             self._asked.discard(future)
 
+    def _compute(self, answer: Coroutine[Any, Any, T], future: Future[T]) -> None:
+        """In the loop: compute an answer in a task, which a cancelled future cancels."""
+        task = self._loop.create_task(_tell(answer, future))
+
+        def stop(over: Future[T]) -> None:
+            if over.cancelled():
+                self._loop.call_soon_threadsafe(task.cancel)
+
+        future.add_done_callback(stop)
+
     def _on_claims_refused(self, refusal: Rejected) -> None:
-        """In the loop: the store gives out no work. What is in hand may still end; after that nothing more happens."""
+        """In the loop: stop claiming jobs. Running attempts may still end; after that nothing more happens."""
         if self._engine.worker is not None and not self._engine.worker.held_jobs and not self._closing:
             self._refusal = refusal
             for future in tuple(self._asked):
@@ -464,6 +475,23 @@ class Tidemill:
         await self._loop.shutdown_default_executor()
         self._ended = True
         self._loop.stop()
+
+
+async def _tell(answer: Coroutine[Any, Any, T], future: Future[T]) -> None:
+    """Compute an answer and hand it to the thread that waits for it, without another step of the loop."""
+    try:
+        value = await answer
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    except BaseException as error:
+        if future.set_running_or_notify_cancel():
+            future.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
+    else:
+        if future.set_running_or_notify_cancel():
+            future.set_result(value)
 
 
 class _BufferedIterator(Generic[T]):

@@ -36,7 +36,7 @@ WAIT_SECONDS_MAX = 55.0
 """How long a tool waits for a run; clients give up on a call after a minute."""
 LIMIT_MAX = 50
 INSTRUCTIONS = (
-    "Tidemill runs durable workflows. list_workflows shows what there is; start_workflow answers a run_id at once; "
+    "Tidemill runs durable workflows. list_workflows shows what there is; start_workflow returns a run_id at once; "
     "wait_for_run waits up to a minute and can be called again until the status is completed, failed or cancelled. "
     "input_required means that a person must decide: show the approval and its form to the user, and call "
     "decide_approval with its approval_id and their decision, never with your own."
@@ -131,7 +131,7 @@ class WorkflowTools:
             ),
             ServerTool(
                 "get_run",
-                "Show how a run stands: its status, its nodes, its error, and approvals that wait.",
+                "Show a run: its status, nodes, error and pending approvals.",
                 {"run_id": _RUN},
                 ("run_id",),
                 "runs:read",
@@ -147,11 +147,11 @@ class WorkflowTools:
                 self._wait,
             ),
             ServerTool(
-                "get_result", "Read what a run returned.", {"run_id": _RUN}, ("run_id",), "runs:read", self._result
+                "get_result", "Read the outputs of a run.", {"run_id": _RUN}, ("run_id",), "runs:read", self._result
             ),
             ServerTool(
                 "explain_run",
-                "Explain what a run waits for, or why it failed.",
+                "Explain what a run is waiting for, or why it failed.",
                 {"run_id": _RUN},
                 ("run_id",),
                 "runs:read",
@@ -159,7 +159,7 @@ class WorkflowTools:
             ),
             ServerTool(
                 "list_approvals",
-                "List what waits for the decision of a person.",
+                "List pending approvals.",
                 {"limit": _LIMIT},
                 (),
                 "approvals:read",
@@ -171,7 +171,7 @@ class WorkflowTools:
         return (
             ServerTool(
                 "start_workflow",
-                "Start a run and answer its run_id; with wait_seconds, wait that long for its end. The same "
+                "Start a run and return its run_id; with wait_seconds, wait that long for its end. The same "
                 "idempotency_key starts no second run.",
                 {
                     "workflow": _TEXT,
@@ -219,7 +219,7 @@ class WorkflowTools:
         about = (
             f"{workflow.description or f'The workflow {workflow.name}.'} Starts a run, waits for it up to a minute, "
         )
-        about += "and answers its status and run_id; wait_for_run goes on waiting."
+        about += "and returns its status and run_id; wait_for_run continues to wait."
 
         async def call(arguments: dict[str, Any]) -> Any:
             return await self._started(name, arguments, None, WAIT_SECONDS_MAX)

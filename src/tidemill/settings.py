@@ -32,7 +32,8 @@ from tidemill.security.grants import (
     StoreSqlGrants,
     read_secret_grants,
 )
-from tidemill.security.identity import SECRET_LENGTH_MIN, SESSION_HOURS, JwtRules, check_tenant_name
+from tidemill.security.identity import SECRET_LENGTH_MIN, SESSION_HOURS, JwtRules
+from tidemill.security.roles import check_tenant_name
 from tidemill.security.signing import KEYS_MAX, LINK_HOURS, PREFIX, read_key
 
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"
@@ -75,7 +76,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_bytes: Annotated[int, msgspec.Meta(ge=2)] = INPUT_BYTES_MAX
     """Size of a run's inputs; larger values belong into blobs."""
     agent_calls_per_day: Annotated[int, msgspec.Meta(ge=1, le=AMOUNT_MAX)] | None = None
-    """Calls of language models that the agents of a tenant may make in a day; None is no limit."""
+    """Calls of language models that the agents of a tenant may make in a day; None means no limit."""
     agent_tokens_per_day: Annotated[int, msgspec.Meta(ge=1, le=AMOUNT_MAX)] | None = None
     agent_money_per_day: Annotated[float, msgspec.Meta(gt=0, le=AMOUNT_MAX)] | None = None
     """In the currency of the prices."""
@@ -149,7 +150,7 @@ class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom the HTTP service believes, how it is reached and protected, and whom it tells about approvals."""
+    """Which credentials the HTTP service accepts, how it is reached and protected, and where it reports approvals."""
 
     secret: str = ""
     """Signs sessions and the links by which people decide; servers of a fleet share it. Without one, both end with the
@@ -158,7 +159,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where people reach the server: what links begin with."""
     limits: ServerLimits = ServerLimits()
     approval_webhook: str = ""
-    """The URL that is told about approvals."""
+    """The URL of the webhook about approvals."""
     approval_webhook_keys: tuple[str, ...] = ()
     link_hours: float = LINK_HOURS
     """How long a link to a decision holds at most."""
@@ -322,7 +323,7 @@ def _server(table: _ServerTable, place: str, problems: _Problems) -> ServerSetti
     _check_secret(secret, SERVER_SECRET_VARIABLE, f"{place}.secret", problems)
     for key, url in (("public_url", table.public_url), ("approvals.webhook", table.approvals.webhook)):
         if url and not _is_url(url):
-            problems.add(f"{place}.{key}", f"{url[:100]!r} is no URL to call", "begin with https:// and a host")
+            problems.add(f"{place}.{key}", f"{url[:100]!r} is not a valid URL", "begin with https:// and a host")
     given = variables.get(WEBHOOK_SECRET_VARIABLE) or table.approvals.secret
     keys = tuple(given.split()) if isinstance(given, str) else given
     for signing_key in keys:
@@ -359,7 +360,7 @@ def _jwt(given: _JwtTable, place: str, problems: _Problems) -> tuple[JwtRules | 
     _check_secret(secret, JWT_SECRET_VARIABLE, f"{place}.secret", problems)
     if secret and jwks is not None:
         hint = "keep one: the secret of HS256, or the file with public keys"
-        problems.add(place, "a secret and a key set are given", hint)
+        problems.add(place, "both a secret and a key set are given", hint)
     if jwks is not None and not os.path.isfile(jwks):
         problems.add(f"{place}.jwks", f"there is no file {jwks}", "name the JWKS file of the issuer")
     for key in ("issuer", "audience"):
@@ -404,7 +405,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 def _mcp_server(name: str, grant: McpServerGrant, place: str, problems: _Problems) -> McpServerGrant:
     if not MCP_NAME.fullmatch(name):
         hint = "use lower-case letters, digits and dashes, at most 32"
-        problems.add(place, f"{name!r} is no name of an MCP server", hint)
+        problems.add(place, f"{name!r} is not the name of an MCP server", hint)
     if bool(grant.command) == bool(grant.url):
         hint = 'write command = ["program", "argument"] or url = "https://…"'
         problems.add(place, "a server has a command or a url", hint)
@@ -413,9 +414,9 @@ def _mcp_server(name: str, grant: McpServerGrant, place: str, problems: _Problem
     for tool, digest in grant.tools.items():
         if not _DIGEST.fullmatch(digest):
             hint = f"`tidemill tools mcp {name} --approve` prints the lines that approve tools"
-            problems.add(f"{place}.tools.{tool}", f"{digest[:100]!r} is no digest of a tool", hint)
+            problems.add(f"{place}.tools.{tool}", f"{digest[:100]!r} is not a digest of a tool", hint)
     if grant.url and (not _is_url(grant.url) or "@" in grant.url):
-        problems.add(f"{place}.url", f"{grant.url[:100]!r} is no URL to call", "begin with https:// and a host")
+        problems.add(f"{place}.url", f"{grant.url[:100]!r} is not a valid URL", "begin with https:// and a host")
     wrong, right = ("env", "headers") if grant.url else ("headers", "env")
     if getattr(grant, wrong):
         problems.add(f"{place}.{wrong}", f"a server of this kind has no {wrong}", f"write {right}")
@@ -496,7 +497,7 @@ def _fitted(value: Any, wanted: Any, place: str, problems: _Problems) -> Any:
         problems.add(
             path,
             message[:1].lower() + message[1:],
-            f"docs/{REFERENCE} lists the keys and what they hold",
+            f"docs/{REFERENCE} lists all keys and their values",
         )
     return msgspec.UNSET
 

@@ -255,7 +255,7 @@ def archive_at(location: str | None, store_url: str) -> Archive | None:
         place = place_of(location) if "://" in location else Path(location)
     except Rejected as refusal:
         hint = f"{refusal.problems[0].hint}; a folder may be written as it is"
-        message = f"{without_password(location)!r} is no place for an archive"
+        message = f"{without_password(location)!r} is not a location for an archive"
         raise rejected("archive_unknown", message, hint=hint) from None
     return DirectoryArchive(place, named=True) if isinstance(place, Path) else S3Archive(open_bucket(place))
 
@@ -273,7 +273,7 @@ def _check_spelling(url: str) -> None:
         message = f"{without_password(url)!r} has a #, which ends a URL"
         raise rejected("store_unknown", message, hint="write %23 where it belongs to a name")
     if any(character in url for character in "\t\r\n"):
-        message = f"{without_password(url)!r} has a tab or the end of a line in it"
+        message = f"{without_password(url)!r} contains a tab or a line break"
         raise rejected("store_unknown", message, hint="write %09, %0A or %0D where it belongs to a name")
 
 
@@ -310,7 +310,7 @@ def place_of(url: str) -> Path | Bucket:
 def _bucket(url: str, name: str, prefix: str, options: dict[str, str]) -> Bucket:
     other = next((option for option in options if option not in OPTIONS), None)
     if other is not None:
-        raise _unknown_blobs(url, f"{other!r} is no option; there are {', '.join(OPTIONS)}")
+        raise _unknown_blobs(url, f"{other!r} is not an option; there are {', '.join(OPTIONS)}")
     match options.get("sse", ""):
         case "" | "AES256" | "aws:kms" as sse:
             pass

@@ -322,8 +322,8 @@ async def test_blobs_and_links_are_audited(tmp_path: Path) -> None:
         found = (await server.http.get("/audit", headers=admin)).json()["items"]
         told = [(each["actor"], each["action"], each["subject"], each["detail"]) for each in reversed(found)]
         assert [each for each in told if not each[1].startswith("keys.")] == [
-            ("key:default-admin", "blobs.put", digests[0], "5 bytes, kept for good"),
-            ("key:default-admin", "blobs.put", digests[1], "5 bytes, kept for good"),
+            ("key:default-admin", "blobs.put", digests[0], "5 bytes, kept permanently"),
+            ("key:default-admin", "blobs.put", digests[1], "5 bytes, kept permanently"),
             ("key:default-approver", "runs.create_link", run_id, "ask for key:default-approver"),
             ("key:default-approver", "runs.decide", run_id, ""),
             ("key:default-approver", "runs.use_link", run_id, "ask"),
@@ -396,6 +396,7 @@ async def test_the_first_key_closes_a_server_without_authentication(
         sqlite_url(tmp_path), access=lambda engine: Access.open(engine, hosts=()), work=False
     ) as found:
         assert (await found.http.get("/me")).json()["name"] == "local"
+        assert problem(await found.http.post("/session")) == (401, "unauthenticated"), "it would outlive the open door"
         key = await key_of(found, "viewer")
         assert problem(await found.http.get("/me")) == (401, "unauthenticated")
         assert (await found.http.get("/me", headers=bearer(key))).json()["roles"] == ["viewer"]

@@ -424,6 +424,14 @@ async def test_the_blocking_client(tmp_path: Path) -> None:
         assert types[0] == "RunCreated" and types[-1] == "RunCompleted"
 
 
+async def test_values_with_separators_of_lines_are_followed(tmp_path: Path) -> None:
+    """JSON leaves them as they are, and they end no line of an event stream."""
+    async with api_server(sqlite_url(tmp_path)) as server, tidemill.aconnect(server.url) as remote:
+        await server.publish("name: echo\nnodes: [{id: a, type: value, config: '{{ inputs.text }}'}]\n")
+        run = await remote.run("echo", {"text": "one\u2028two\u2029three\x85four\x1ffive"}, timeout=30)
+        assert await listed(remote.follow(run.run_id)) == await server.events(run.run_id)
+
+
 async def test_a_picture_can_be_drawn_of_a_run(tmp_path: Path) -> None:
     async with api_server(sqlite_url(tmp_path)) as server, tidemill.aconnect(server.url) as remote:
         await remote.publish(DOUBLE)

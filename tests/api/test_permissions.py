@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 
 from tests.fixtures.api_server import ApiServer
 from tests.fixtures.api_world import EMPTY, World, bearer, code, furnished, key_of, operations, stored, world_server
-from tidemill.security.identity import ANYONE, OPERATORS_ONLY, PERMISSIONS, ROLES
+from tidemill.security.roles import ANYONE, OPERATORS_ONLY, PERMISSIONS, ROLES
 
 TABLE: dict[str, str] = tomllib.loads((Path(__file__).parent / "permissions.toml").read_text())["routes"]
 OPEN = ("public", "link")

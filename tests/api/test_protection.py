@@ -19,7 +19,7 @@ from tidemill.api.auth import Access
 from tidemill.api.protection import STARTING, LoadGuard
 from tidemill.api.server_limits import ServerLimits
 from tidemill.errors import DiskFull, Problem, Rejected, StoreUnusable, Unavailable
-from tidemill.security.identity import Principal
+from tidemill.security.roles import Principal
 from tidemill.stores.contract import Commit, Job, Stream
 
 JSON = {"content-type": "application/json"}

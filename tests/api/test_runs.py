@@ -16,7 +16,7 @@ from tests.fixtures.api_world import operations
 from tidemill.api.auth import Access
 from tidemill.engine.engine import Engine
 from tidemill.errors import Rejected
-from tidemill.security.identity import Principal
+from tidemill.security.roles import Principal
 
 DOUBLE = """
 name: double

@@ -161,6 +161,7 @@ DEEP = reduce(
 
 PATCHES: tuple[Row, ...] = (
     act("a patch that doubles", Refused("document_too_large"), patched(*DOUBLES), BEHIND, neighbours=True),
+    act("a patch of much text", Refused("document_too_large"), patched(*DOUBLES[:16]), BEHIND, neighbours=True),
     act("a patch of the name", Refused("patch_name"), patched({"op": "replace", "path": "/name", "value": "b"})),
     act(
         "a patch of a type", Refused("patch_path_missing"), patched({"op": "replace", "path": "/__class__", "value": 1})

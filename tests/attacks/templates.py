@@ -147,7 +147,7 @@ NAMES = each(
     ("{{ lipsum(n=100000) }}", NAUGHT),
     ("{{ cycler('a', 'b').next() }}", NAUGHT),
     ("{{ joiner(',')() }}", NAUGHT),
-    ("{{ self }}", Refused(SYNTAX, "has no meaning here")),
+    ("{{ self }}", Refused(SYNTAX, "is not defined here")),
     ("{{ self._TemplateReference__context }}", Refused(SYNTAX)),
     ("{{ super() }}", Refused(SYNTAX)),
     ("{{ loop }}", NAUGHT),

@@ -13,9 +13,9 @@ from pathlib import Path
 from tests.chaos.flows import KINDS, Planned, plan
 from tests.chaos.stores import storage
 from tidemill.ambient import RealAmbient
-from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.errors import Rejected, Unavailable
+from tidemill.node_types import built_in_handlers
 
 AGAIN_S = 0.1
 ASKED_AT_ONCE = 24

@@ -16,10 +16,10 @@ from typing import Any
 from tests.chaos.effects import Ledger, functions
 from tests.chaos.stores import storage
 from tidemill.ambient import RealAmbient
-from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.errors import Unavailable
+from tidemill.node_types import built_in_handlers
 from tidemill.stores.contract import Claim, Commit, CommitResult, Lease
 
 SIGNS = struct.Struct("<5Q")

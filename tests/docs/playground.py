@@ -31,9 +31,9 @@ import pytest
 
 import tidemill
 from tests.docs.pages import ROOT, Block, Page
-from tidemill.bootstrap import built_in_types
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.reader import Format, read_document
+from tidemill.node_types import built_in_types
 
 SECONDS_MAX = 120
 MARKS = {"no-run", "part", "server", "theirs"}

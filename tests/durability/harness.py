@@ -13,13 +13,13 @@ import apsw
 
 from tidemill.ambient import RealAmbient
 from tidemill.blobs.sqlite import DatabaseBlobs
-from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.versions import WORKFLOW
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.handlers.contract import Fail
 from tidemill.kernel.codec import decode_event
+from tidemill.node_types import built_in_handlers
 from tidemill.stores.contract import Commit, CommitResult, Committed, Stream
 from tidemill.stores.sqlite.database import connect, translate_error
 from tidemill.stores.sqlite.store import SqliteStore

@@ -448,7 +448,7 @@ def test_a_store_in_use_is_not_migrated(tmp_path: Path) -> None:
     finally:
         worker.send_signal(signal.SIGKILL)
         worker.communicate()
-    # Nobody is there any more, however they went: what keeps it from being applied is that it is there already.
+    # Nobody is there any more, however they went: what keeps it from being applied is that it exists already.
     ended = process("migrate", "--store", f"sqlite:///{path}")
     assert "[store_in_use]" not in ended.err
 

@@ -18,13 +18,14 @@ from tests.model.kernel_walks import Walk, random_flow, where
 from tests.model.operator_walks import OperatedWalk, interrupt, override, retry, rewind
 from tests.model.random_commands import RandomCommands
 from tidemill.kernel.activation import ENDED, Activation
+from tidemill.kernel.codec import encode_state
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Delivered, Override, Request, Result, WaitRequested
 from tidemill.kernel.explain.blockers import Edge, Join, Lease
 from tidemill.kernel.explain.explain import Explanation, explain
 from tidemill.kernel.explain.survey import Bounds, Workers
 from tidemill.kernel.jobs import JobSpec
 from tidemill.kernel.model import Node
-from tidemill.kernel.state import State, Visit, encode_state
+from tidemill.kernel.state import State, Visit
 
 FOLLOWING = {"edge", "join", "loop"}
 

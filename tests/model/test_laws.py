@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.model.kernel_walks import Walk, prefixes, random_flow
 from tidemill.kernel import events as ev
 from tidemill.kernel.activation import Activation
-from tidemill.kernel.codec import decode_event, encode_event
+from tidemill.kernel.codec import decode_event, decode_state, encode_event, encode_state
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import tokens
-from tidemill.kernel.state import State, decode_state, encode_state
+from tidemill.kernel.state import State
 
 TERMINAL = (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
 UPSTREAM = "upstream_failed"

@@ -13,10 +13,11 @@ from tests.model.kernel_walks import Walk, random_flow
 from tests.model.lockstep import play_seed
 from tests.model.random_commands import ALL_KINDS, RandomCommands
 from tidemill.errors import Problem
+from tidemill.kernel.codec import encode_state
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide, decide_all
 from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.state import State, encode_state
+from tidemill.kernel.state import State
 
 
 def somewhere(seed: int, steps: int, rng: random.Random) -> Walk:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from tidemill.engine.index_rows import RUN, read_run_row
 from tidemill.engine.maintenance.reindex import all_rows, rows_beside, rows_of
-from tidemill.kernel.codec import decode_event
+from tidemill.kernel.codec import decode_event, decode_state, encode_state
 from tidemill.kernel.events import AnyEvent, BlobRef, NodeCompleted, NodeStarted, RunCreated
 from tidemill.kernel.evolve import evolve, replay
-from tidemill.kernel.state import State, decode_state, encode_state
+from tidemill.kernel.state import State
 from tidemill.stores.contract import Stream, Tail
 
 if TYPE_CHECKING:

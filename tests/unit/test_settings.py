@@ -206,7 +206,7 @@ def test_every_wrong_entry_of_a_list_is_told(tmp_path: Path) -> None:
     with pytest.raises(Rejected) as refused:
         read_settings(file)
     words = str(refused.value)
-    assert all(each in words for each in ("'http://'", "'b.example:x'", "'ftp://x', 'gopher://y' are no origins"))
+    assert all(each in words for each in ("'http://'", "'b.example:x'", "'ftp://x', 'gopher://y' are not origins"))
     assert "fine" not in words and "a.example" not in words
 
 

@@ -89,7 +89,7 @@ def test_signal(page: Page, server: Server, waiting: str) -> None:
     page.get_by_role("button", name="Send the signal").first.click()
     dialog = page.get_by_role("dialog", name="Send a signal")
     expect(dialog.get_by_label("Name")).to_have_value("courier")
-    expect(dialog).to_contain_text("courier takes it and goes on")
+    expect(dialog).to_contain_text("courier takes it and continues")
     dialog.get_by_role("textbox", name="Payload").click()
     page.keyboard.type('{"name": ')
     expect(dialog).to_contain_text("not JSON yet")

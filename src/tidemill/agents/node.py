@@ -107,6 +107,11 @@ def agent_handler(
     ask = ask_in_order(providers)
 
     async def work(context: NodeContext) -> HandlerOutcome:
+        if context.undoing:
+            hint = "let a node of type python undo it, or a workflow that a person starts"
+            raise Fail(
+                "answer_invalid", "an agent cannot be a compensator: its turns are not recorded there", hint=hint
+            )
         config = msgspec.convert(context.config, AgentConfig)
         # In the settings of a model the time-out is that of one call.
         seconds = context.config.get("call_timeout_seconds", min(CALL_SECONDS, config.timeout_seconds))

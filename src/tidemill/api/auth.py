@@ -30,10 +30,10 @@ from tidemill.security.identity import (
     KEY_PREFIX,
     SESSION_COOKIE,
     JwtVerifier,
-    Principal,
     Sessions,
     credential_invalid,
 )
+from tidemill.security.roles import Principal
 
 Admission = Callable[[Request], Awaitable[None]]
 EndpointT = TypeVar("EndpointT", bound=Callable[..., Awaitable[Response]])
@@ -98,6 +98,11 @@ class Access:
         open_as = Principal(tenant=engine.context.tenant, name=LOCAL, roles=roles)
         return cls(engine, open_as=open_as, hosts=hosts, sessions=sessions)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether everyone is let in without a credential."""
+        return self._open_as is not None
+
     async def is_configured(self) -> bool:
         """Whether any credential could be accepted."""
         return self._jwt is not None or await self._engine.credentials.has_keys()
@@ -140,13 +145,13 @@ class Access:
                 self._open_as = None
 
     async def _limited(self, request: Request, given: str) -> Principal:
-        """Each wrong key costs a read of the store, so one address may send only so many of them.
+        """Each wrong key costs a read of the store, so the number of wrong keys per address is limited.
 
         Tokens, and keys that this process has read, are judged all the same: others may share the address, of a proxy.
         """
         address, text = request.client.host if request.client else "", _credential(given)
         message = f"more than {self.wrong_credentials.amount} wrong credentials in a second"
-        too_many = TooMany(Problem(code="rate_limited", message=message, hint="send them more slowly"), 1)
+        too_many = TooMany(Problem(code="rate_limited", message=message, hint="slow down"), 1)
         is_full = not self._failures.test(self.wrong_credentials, address)
         if is_full and text.startswith(KEY_MARK) and not self._engine.credentials.has_read(text):
             raise too_many
@@ -185,7 +190,9 @@ def _check_site(headers: Mapping[str, str], hosts: Collection[str]) -> None:
     origin = headers.get("origin")
     elsewhere = headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
     if (hosts and named.lower() not in hosts) or elsewhere or (origin is not None and _authority(origin) != host):
-        message = "without authentication the server answers no pages of other sites, and under its own names only"
+        message = (
+            "without authentication the server refuses requests from pages of other sites and under foreign host names"
+        )
         raise rejected("site_not_allowed", message, hint="create a key with `tidemill keys create`")
 
 
@@ -262,7 +269,7 @@ class Declared(NamedTuple):
 
     permission: str
     answers: Any
-    """The type of the answer's body, for `AnswerSchemas`; None if it is no JSON."""
+    """The type of the answer's body, for `AnswerSchemas`; None if it is not JSON."""
     status: int
     media_type: str
     admit: Admission

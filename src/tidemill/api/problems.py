@@ -26,7 +26,7 @@ ERRORS = "/api/v1/errors"
 """Below it is what each code means, as the page of the documentation says."""
 RETRY_AFTER_SECONDS = 1
 PROBLEMS_MAX = 100
-"""Wrong parts of a request that are told."""
+"""Maximum number of problems of a request that a response lists."""
 
 _NOT_FOUND = (
     "agent_unknown", "approval_unknown", "archived_run_unknown", "blob_missing", "blob_unknown", "dead_letter_unknown",
@@ -128,8 +128,8 @@ async def _unavailable(request: Request, error: Exception) -> Response:
     LOG.warning("%s %s: %s", request.method, request.url.path, error)
     code, message, hint = "unavailable", "the service cannot do this now", "send the same request again"
     if isinstance(error, StoreUnusable):
-        code, message = error.problem.code, "the store cannot be used until its operator has mended something"
-        hint = "the log of the server says what"
+        code, message = error.problem.code, "the store is unusable until an operator repairs it"
+        hint = "see the server's log"
     elif isinstance(error, DiskFull):
         message, hint = "the disk of the store is full", "free space on it"
     problem = Problem(code=code, message=message, hint=hint)
@@ -137,7 +137,9 @@ async def _unavailable(request: Request, error: Exception) -> Response:
 
 
 async def _timed_out(request: Request, error: Exception) -> Response:
-    return problem_answer(request, [Problem(code="timed_out", message=str(error) or "it took too long")], status=504)
+    return problem_answer(
+        request, [Problem(code="timed_out", message=str(error) or "the request took too long")], status=504
+    )
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tidemill.api.server_limits import ServerLimits
 from tidemill.engine.engine import Engine
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.security.identity import Principal
+from tidemill.security.roles import Principal
 from tidemill.stores.contract import Backlog
 
 SECURITY_HEADERS: Mapping[bytes, bytes] = {
@@ -91,7 +91,7 @@ class Protection:
         length = headers.get("content-length", "")
         if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             message = "a body with a Content-Encoding is not accepted"
-            raise rejected("content_encoding_unsupported", message, hint="send it as it is")
+            raise rejected("content_encoding_unsupported", message, hint="send it uncompressed")
         kind, path = self._kind_of(scope), f"{scope['method']} {scope['path']}"
         bytes_max = self._limits.blob_bytes if kind == "blob" else self._limits.body_bytes
         if length.isdecimal() and (len(length) > 15 or int(length) > bytes_max):
@@ -103,7 +103,7 @@ class Protection:
                 body = await _read(receive, bytes_max)
         except TimeoutError:
             message = f"the body of {path} did not arrive within {self._limits.body_seconds:g} s"
-            raise rejected("body_slow", message, hint="send it faster, or less of it") from None
+            raise rejected("body_slow", message, hint="send it faster, or send less") from None
         if body:
             self._check_type(headers.get("content-type", ""), kind, body)
         return _replayed(body, receive)
@@ -174,7 +174,7 @@ def _check_characters(body: bytes) -> None:
         raise rejected("body_malformed", "the body is not JSON in UTF-8", hint="send it as UTF-8")
     if re.search(rb"\\u[dD]", body) and any(_SURROGATE.findall(body)):
         message = "half of a surrogate pair is not a character"
-        raise rejected("body_malformed", message, hint="send both halves, or neither")
+        raise rejected("body_malformed", message, hint="send the whole character")
 
 
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -304,7 +304,7 @@ class LoadGuard:
             if not self._windows.hit(rate, kind, principal.tenant, who[kind], cost=min(weight, rate.amount)):
                 message = f"more than {rate.amount} requests of the {kind} in a second"
                 message += f"; this one counts as {weight}" if weight > 1 else ""
-                raise TooMany(Problem(code="rate_limited", message=message, hint="send them more slowly"), 1)
+                raise TooMany(Problem(code="rate_limited", message=message, hint="slow down"), 1)
         if permission == STARTING:
             self._check_commits()
             await self._check_backlog(principal.tenant)
@@ -323,7 +323,7 @@ class LoadGuard:
     async def _check_backlog(self, tenant: str) -> None:
         jobs = sum(each.ready + each.leased for each in await self.backlog() if each.tenant == tenant)
         if jobs > self._limits.backlog_jobs:
-            message = f"more than {self._limits.backlog_jobs:,} jobs of the tenant wait or run"
+            message = f"more than {self._limits.backlog_jobs:,} jobs of the tenant are waiting or running"
             hint = "add workers, or send the same request again later"
             raise TooMany(Problem(code="backlog_full", message=message, hint=hint), 5)
 

@@ -51,8 +51,8 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-After = Annotated[str | None, Query(description="`next` of the page before.", max_length=1_000)]
-Limit = Annotated[int, Query(ge=1, le=500, description="How many items a page has at most.")]
+After = Annotated[str | None, Query(description="`next` of the previous page.", max_length=1_000)]
+Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of items per page.")]
 
 
 class PageOf:

@@ -40,7 +40,7 @@ ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
 """The preferred one first; the build compresses every file that gets smaller by it."""
 
 NOT_BUILT = """\
-Tidemill's HTTP API is here (/api/v1), but its web page was not built.
+Tidemill's HTTP API is here (/api/v1), but the web page was not built.
 
 In a clone of the repository, `make web` builds it; restart the server then. Released packages contain it.
 """

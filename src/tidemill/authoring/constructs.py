@@ -76,7 +76,7 @@ def default(value: T, otherwise: T, /) -> T:
     builder = required_builder("tidemill.default(…)")
     place = place_of(value)
     if place.default is not MISSING:
-        raise rejected("default_twice", f"{value!r} has a default already", hint="give the last one a default first")
+        raise rejected("default_twice", f"{value!r} has a default already", hint="remove one of the defaults")
     try:
         other: Any = place_of(otherwise) if isinstance(otherwise, Reference) else to_json(otherwise)
         other = builder.text(other) if isinstance(other, str) else other
@@ -172,7 +172,7 @@ def on_exhausted(loop: LoopBlock) -> Iterator[None]:
 
 @contextmanager
 def on_error(result: object) -> Iterator[Any]:
-    """The tasks called inside run if the task behind a result has failed for good; the block is given its error.
+    """The tasks called inside run if the task of a result has failed permanently; the block gets its error.
 
     What else follows the task is then skipped.
     """
@@ -264,7 +264,9 @@ def _exit(what: str, result: object, key: str) -> Iterator[str]:
     if node is None or node not in builder.steps:
         raise rejected("result_expected", f"tidemill.{what}(…) is given {result!r}", hint="give it a task's result")
     if key != "on_error" and builder.steps[node].type != APPROVAL_TYPE:
-        raise rejected("result_expected", f"tidemill.{what}(…): `{node}` is no approval", hint="see tidemill.approve")
+        raise rejected(
+            "result_expected", f"tidemill.{what}(…): `{node}` is not an approval", hint="see tidemill.approve"
+        )
     builder.steps[node].leaves = True
     with builder.inside(Exit(builder.block, node, key)):
         yield node

@@ -225,7 +225,7 @@ class NodeWriter:
                 step.conditions.insert(0, Expression(condition))
 
     def _taken(self, step: Step, key: str) -> str:
-        """CEL that tells whether a step has taken one of its exits."""
+        """A CEL condition: the step has taken one of its exits."""
         output = cel_of(Place(step.id))
         if key == "timeout_path":
             raise _unclear(step)
@@ -235,7 +235,7 @@ class NodeWriter:
         return f'has({output}) && {output}.decision == "{decision}"'
 
     def _went_on(self, name: str, needed: bool) -> str:
-        """CEL that tells whether a step that may be skipped has taken its plain edges."""
+        """A CEL condition: a step that may be skipped has taken its plain edges."""
         step = self.steps[name]
         output = cel_of(Place(step.id))
         if step.exits.keys() & {"rejection_path", "changes_path"}:

@@ -537,6 +537,6 @@ def authored(given: object) -> Workflow[..., Any] | None:
     if isinstance(given, Workflow):
         return given
     if isinstance(given, Task) or inspect.isfunction(given):
-        message = f"{given!r} is no workflow"
+        message = f"{given!r} is not a workflow"
         raise rejected("workflow_invalid", message, hint="call it in a function decorated with @tidemill.workflow")
     return None

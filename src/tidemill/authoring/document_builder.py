@@ -221,7 +221,7 @@ class DocumentBuilder:
 
     def _foreign(self, value: Any) -> Any:
         if isinstance(value, Condition):
-            raise TypeError("a comparison is no value; compare inside a task")
+            raise TypeError("a comparison is not a value; compare inside a task")
         return str(value) if isinstance(value, Reference) else as_builtin(value)
 
     def _filled(self, value: Json, step: Step | None, literal: bool) -> Json:

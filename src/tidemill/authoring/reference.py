@@ -39,7 +39,7 @@ _CEL_WORDS = frozenset(
 
 
 class Recorder(Protocol):
-    """What a reference tells the builder of its graph."""
+    """What the document builder reads from a reference."""
 
     def formatted(self, reference: Reference) -> str: ...
 
@@ -64,7 +64,7 @@ class Place(NamedTuple):
     default: Any = MISSING
     """What stands in for it if it is missing: a JSON value, another `Place`, or a `Text`."""
     handled: bool = False
-    """Its node may fail and go on elsewhere; then its output is an error, and counts as missing too."""
+    """Its node may fail and continue on an error path; then its output is an error, and counts as missing too."""
 
     def read(self) -> Iterator[Place]:
         """Itself, and the places that its default reads, which may be missing too."""
@@ -99,7 +99,7 @@ class Reference:
     def __getitem__(self, key: Any) -> Reference:
         place, hint, recorder = place_of(self), hint_of(self), recorder_of(self)
         if not isinstance(key, (str, int)):
-            raise not_known(f"{self!r}[…] is asked for by {key!r}", "use a name or a number, or choose inside a task")
+            raise not_known(f"{self!r}[…] is indexed with {key!r}", "use a name or a number, or choose inside a task")
         if place.default is not MISSING:
             raise not_known(f"a part of {self!r} is asked for", "take the part first, and give a default for that")
         fields = fields_of(hint)
@@ -435,4 +435,4 @@ def condition_of(given: object) -> Condition:
         message = f"the condition is {given} already when the workflow is built"
         raise rejected("condition_constant", message, hint="use a plain `if`, or compare a task's result")
     hint = "compare a task's result or a parameter, or write CEL text"
-    raise rejected("condition_shape", f"{given!r} is no condition", hint=hint)
+    raise rejected("condition_shape", f"{given!r} is not a condition", hint=hint)

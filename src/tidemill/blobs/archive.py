@@ -98,7 +98,7 @@ class DirectoryArchive:
         return stored
 
     async def _written(self, target: Path, chunks: AsyncIterator[bytes]) -> bool:
-        """Write a draft and link it to its name; False if the name exists by now."""
+        """Write a draft and link it to its name; False if the name exists already."""
         file, draft = await asyncio.to_thread(self._draft, target)
         try:
             with file:

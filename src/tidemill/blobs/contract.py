@@ -124,7 +124,7 @@ class Blobs(Protocol):
         """Close; idempotent."""
 
     async def put(self, tenant: str, body: bytes, *, keep: bool = False) -> str:
-        """Store bytes durably and return their digest; idempotent. `keep` exempts them from collection for good.
+        """Store bytes durably and return their digest; idempotent. `keep` exempts them from garbage collection.
 
         An existing blob counts as stored now (see `RENEW_MS`), so that the collector spares it until the event that
         refers to it is written. It is verified, and replaced if damaged.
@@ -155,7 +155,7 @@ class Blobs(Protocol):
         """Move from grace to active; False if it is not in grace."""
 
     async def delete(self, tenant: str, digest: str, *, before_ms: int) -> bool:
-        """Delete it if it entered grace before that moment and is not kept. Never touches active blobs."""
+        """Delete it if it entered grace before that time and is not kept. Never touches active blobs."""
 
 
 class BlobsInPieces(ABC):
@@ -242,5 +242,5 @@ async def spooled(chunks: AsyncIterator[bytes]) -> AsyncIterator[Spooled]:
             try:
                 await asyncio.to_thread(file.write, chunk)
             except OSError as error:
-                raise Unavailable(f"no room to set a stream aside: {error.strerror or error}") from error
+                raise Unavailable(f"no room to buffer a stream: {error.strerror or error}") from error
         yield Spooled(file, f"sha256:{seen.hexdigest()}", size)

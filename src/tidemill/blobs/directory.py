@@ -149,7 +149,7 @@ class DirectoryBlobs:
         try:
             await self._in_thread(self._prepare)
         except Unavailable as error:
-            LOG.warning("%s; what needs a blob waits until it is back", error)
+            LOG.warning("%s; work that needs a blob waits until the blobs are reachable again", error)
 
     async def close(self) -> None:
         """No file stays open between two calls."""

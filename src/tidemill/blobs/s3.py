@@ -52,14 +52,14 @@ NO_BUCKET = "NoSuchBucket"
 NO_CREDENTIALS = "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 REASONS = {
     NO_BUCKET: "there is no such bucket; create it, or name another one",
-    "AccessDenied": "access was denied; see which rights the credentials have",
-    "InvalidAccessKeyId": "the credentials are not known; see AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    "SignatureDoesNotMatch": "the credentials do not fit; see AWS_SECRET_ACCESS_KEY",
+    "AccessDenied": "access was denied; check the permissions of the credentials",
+    "InvalidAccessKeyId": "the credentials are unknown; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "SignatureDoesNotMatch": "the credentials do not match; check AWS_SECRET_ACCESS_KEY",
     "credential": NO_CREDENTIALS,
     # The metadata service of an EC2 machine.
     "169.254.169.254": NO_CREDENTIALS,
-    "error sending request": "there is no answer; check that the service runs and that the endpoint is right",
-    "SlowDown": "the service asks for fewer requests",
+    "error sending request": "the service does not answer; check that it runs and that the endpoint is right",
+    "SlowDown": "the service throttles requests",
 }
 """Reason and remedy by a word that occurs in the error of the service."""
 MISTAKES = (NO_BUCKET, "InvalidAccessKeyId", "SignatureDoesNotMatch")
@@ -179,7 +179,7 @@ class S3Blobs:
         except Unavailable as error:
             if isinstance(error, StoreUnusable):
                 raise
-            LOG.warning("%s; what needs a blob waits until it is back", error)
+            LOG.warning("%s; work that needs a blob waits until the blobs are reachable again", error)
 
     async def close(self) -> None:
         self._known = None

@@ -24,14 +24,14 @@ PROGRAM = "tidemill"
 @click.group(
     PROGRAM,
     cls=CommandGroup,
-    epilog="Exit codes: 0 fine, 1 the run failed or was cancelled, 2 bad input, 70 a bug in Tidemill, 130 interrupted.",
+    epilog="Exit codes: 0 success, 1 run failed or cancelled, 2 bad input, 70 bug in Tidemill, 130 interrupted.",
     context_settings={"help_option_names": ["-h", "--help"]},
     invoke_without_command=True,
 )
 @options.flag("--version", about="Print the version and exit.")
 @click.pass_context
 def app(context: click.Context, version: bool) -> int:
-    """Run workflows that survive crashes."""
+    """Run durable workflows: they survive crashes and restarts."""
     if version:
         print_version()
         context.exit(main.OK)
@@ -86,7 +86,7 @@ def validate_command(file: str, apps: Sequence[str], store: str | None, as_json:
     "--format",
     "form",
     type=click.Choice(["text", "mermaid", "svg", "html"]),
-    about="Text, Mermaid, or a picture. Default: by the name of -o; else text on a terminal, mermaid in a pipe.",
+    about="Text, Mermaid, or a picture. Default: from the suffix of -o, else text on a terminal and mermaid in a pipe.",
 )
 @options.picture_file
 def graph_command(file: str, form: Literal["text", "mermaid", "svg", "html"] | None, output: str | None) -> int:
@@ -122,17 +122,19 @@ def export_command(source: str, form: Literal["yaml", "json", "python"], store: 
 @options.option(
     "--condition", "-c", metavar="FILE|JSON|CEL", required=True, about="The condition: a file, JSON, or CEL.", type=str
 )
-@options.option("--output", metavar="JSON", about="What the node gave; @file and - read it.", type=str)
-@options.option("--context", metavar="JSON", about="The outputs of other nodes by their ids; @file reads it.", type=str)
-@options.option("--inputs", metavar="JSON", about="The inputs of the run; @file reads it.", type=str)
+@options.option("--output", metavar="JSON", about="The output of the node; @file or - reads it.", type=str)
+@options.option("--context", metavar="JSON", about="The outputs of other nodes by id; @file reads them.", type=str)
+@options.option("--inputs", metavar="JSON", about="The inputs of the run; @file reads them.", type=str)
 @options.given
-@options.option("--iteration", metavar="N", type=options.Integers(0), default=0, about="The pass of the loop, from 0.")
+@options.option(
+    "--iteration", metavar="N", type=options.Integers(0), default=0, about="The loop iteration, counted from 0."
+)
 @options.store
 @options.as_json
 def eval_command(**given: Any) -> int:
-    """Decide a condition here and now, and say why.
+    """Evaluate a condition and explain the result.
 
-    A store is needed only by code_ref and schema_ref.
+    Only code_ref and schema_ref need a store.
     """
     from tidemill.cli.commands.evaluate import EvalOptions, evaluate
 
@@ -140,14 +142,18 @@ def eval_command(**given: Any) -> int:
 
 
 @app.command("render")
-@options.argument("template", "TEMPLATE", "A text, or @file: a JSON or YAML value, or any text.", type=str)
+@options.argument("template", "TEMPLATE", "Text, or @file: a JSON or YAML value, or any text.", type=str)
 @options.option(
-    "--scope", metavar="JSON", default="{}", about="What it sees: inputs, nodes by their ids; @file reads it.", type=str
+    "--scope",
+    metavar="JSON",
+    default="{}",
+    about="What the template can read: inputs, and nodes by id; @file reads it.",
+    type=str,
 )
 @options.given
 @options.as_json
 def render_command(template: str, scope: str, given: Sequence[str], as_json: bool) -> int:
-    """Fill in a template here and now."""
+    """Render a template."""
     from tidemill.cli.commands.evaluate import render
 
     return render(template, scope, given, as_json=as_json)
@@ -164,10 +170,10 @@ def render_command(template: str, scope: str, given: Sequence[str], as_json: boo
 @options.as_json
 @options.flag("--quiet", "-q", about="Print only the outputs.")
 @options.labels
-@options.option("--resume", metavar="RUN", about="Carry on a run: its id, the beginning of it, or @last.")
-@options.option("--stream", metavar="NODE", about="Print the parts of this node's result as they come.")
+@options.option("--resume", metavar="RUN", about="Resume a run: its id, a unique prefix of it, or @last.")
+@options.option("--stream", metavar="NODE", about="Print this node's result part by part as it streams.")
 def run_command(**given: Any) -> int:
-    """Run a workflow here and now, and watch it."""
+    """Run a workflow in this process and show its progress."""
     from tidemill.cli.commands.run import RunOptions, run
 
     return run(RunOptions(**given))
@@ -176,23 +182,27 @@ def run_command(**given: Any) -> int:
 @app.command("verify")
 @options.file
 @options.given
-@options.many("--with", "others", metavar="FILE", about="Another workflow, which this one starts.", type=str)
-@options.option("--fakes", metavar="FILE", about="What nodes return, people decide and signals carry.", type=str)
-@options.many("--real", metavar="NODE", about="A node that is called for real; * is all of them.")
+@options.many("--with", "others", metavar="FILE", about="A workflow that this one starts as a child.", type=str)
+@options.option("--fakes", metavar="FILE", about="Fake results of nodes, decisions and signal payloads.", type=str)
+@options.many("--real", metavar="NODE", about="Call this node for real instead of faking it; * means all.")
 @options.option(
-    "--seeds", metavar="N", type=options.Integers(0, 100_000), default=20, about="Histories with random crashes."
+    "--seeds", metavar="N", type=options.Integers(0, 100_000), default=20, about="Number of runs with random crashes."
 )
-@options.option("--seed", metavar="N", type=options.Integers(0), about="Replay this one history and tell what happens.")
+@options.option("--seed", metavar="N", type=options.Integers(0), about="Replay this seed and print what happens.")
 @options.option(
-    "--boundaries", metavar="N", type=options.Integers(0), default=400, about="The most boundaries to try; 0 is all."
+    "--boundaries",
+    metavar="N",
+    type=options.Integers(0),
+    default=400,
+    about="Maximum number of crash points to try; 0 means all.",
 )
-@options.flag("--strict", about="Warnings count as errors.")
+@options.flag("--strict", about="Treat warnings as errors.")
 @options.apps
 @options.as_json
 def verify_command(**given: Any) -> int:
-    """Prove that a workflow survives crashes.
+    """Test that a workflow survives crashes.
 
-    In a simulator, its worker is killed at every commit, send and effect; what goes wrong is explained.
+    A simulator kills the worker at every commit, send and effect, and explains what goes wrong.
     """
     from tidemill.cli.commands.verification import VerifyOptions, verify
 
@@ -216,9 +226,11 @@ def publish_command(session: StoreSession, file: str, message: str, author: str)
 @options.reference
 @options.given
 @options.labels
-@options.option("--key", metavar="ID", about="The run's id: the same key again answers the same run.")
 @options.option(
-    "--correlation", "correlation_id", metavar="ID", default="", about="What it belongs to elsewhere; it is kept."
+    "--key", metavar="ID", about="The run's id. Repeating the command with the same key returns the same run."
+)
+@options.option(
+    "--correlation", "correlation_id", metavar="ID", default="", about="An id from another system, stored with the run."
 )
 @options.actor
 @options.config
@@ -226,7 +238,7 @@ def publish_command(session: StoreSession, file: str, message: str, author: str)
 def start_command(session: StoreSession, reference: str, given: Sequence[str], **more: Any) -> int:
     """Start a published workflow and print the run's id.
 
-    It is not waited for: workers on the same store run it.
+    The command does not wait: workers on the same store execute the run.
     """
     from tidemill.cli.commands.workflows import start
 
@@ -235,7 +247,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 
 @app.command("worker")
 @options.own_store
-@options.option("--queues", metavar="A,B", default="", about="Which queues to serve. Default: all of them.")
+@options.option("--queues", metavar="A,B", default="", about="Queues to serve. Default: all.")
 @options.concurrency
 @options.option(
     "--grace",
@@ -243,7 +255,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
     metavar="SECONDS",
     type=options.Numbers(0),
     default=30.0,
-    about="How long nodes may finish after a signal.",
+    about="Seconds that running nodes get to finish after SIGTERM.",
 )
 @options.apps
 @options.imports
@@ -253,7 +265,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
     metavar="SECONDS",
     type=options.Numbers(0.1),
     default=5.0,
-    about="How often it says that it is alive.",
+    about="Seconds between heartbeats.",
 )
 @options.option(
     "--dead-after",
@@ -261,11 +273,11 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
     metavar="SECONDS",
     type=options.Numbers(1),
     default=15.0,
-    about="Other workers take over its jobs after this silence.",
+    about="Seconds without a heartbeat before other workers take over its jobs.",
 )
-@options.option("--name", metavar="NAME", default="", about="What it is called instead of its host.")
+@options.option("--name", metavar="NAME", default="", about="The worker's name. Default: the host name.")
 @options.option(
-    "--metrics", metavar="HOST:PORT", about="Serve Prometheus metrics there; :9100 is for this machine only."
+    "--metrics", metavar="HOST:PORT", about="Serve Prometheus metrics here; :9100 listens on this machine only."
 )
 @options.archive
 @options.retention_days
@@ -273,9 +285,10 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 @options.log
 @options.flag("--json", "as_json", about="The same as --log-format json.")
 def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) -> int:
-    """Run nodes until a signal stops it.
+    """Run a worker until it is stopped.
 
-    SIGTERM or Ctrl-C lets what runs finish for --grace seconds and gives back the rest; a second one does so at once.
+    On SIGTERM or Ctrl-C, running nodes get --grace seconds to finish, then the worker returns its jobs; a second signal
+    returns them at once.
     """
     from tidemill.cli.commands.worker import WorkOptions, work
 
@@ -285,14 +298,14 @@ def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) 
 @app.command("serve")
 @options.own_store
 @options.option("--host", metavar="ADDRESS", default="127.0.0.1", about="Where to listen.")
-@options.option("--port", metavar="N", type=options.Integers(0, 65_535), default=8321, about="0 takes any free port.")
+@options.option("--port", metavar="N", type=options.Integers(0, 65_535), default=8321, about="0 picks a free port.")
 @options.option(
     "--workers",
     metavar="N",
     type=options.Integers(1, 256),
-    about="Worker processes beside the server. Default: one worker inside it.",
+    about="Number of separate worker processes. Default: one worker inside the server.",
 )
-@options.flag("--no-worker", about="Only the API; workers run elsewhere.")
+@options.flag("--no-worker", about="Serve the API only; workers run elsewhere.")
 @options.concurrency
 @options.option(
     "--grace",
@@ -300,29 +313,31 @@ def worker_command(retention_days: float | None, keep_runs: bool, **given: Any) 
     metavar="SECONDS",
     type=options.Numbers(0),
     default=30.0,
-    about="How long requests and nodes may finish after a signal.",
+    about="Seconds that requests and nodes get to finish after SIGTERM.",
 )
 @options.apps
 @options.imports
 @options.archive
 @options.retention_days
 @options.keep_runs
-@options.option("--root-path", metavar="PATH", default="", about="Where a proxy has mounted the server: /tidemill.")
-@options.flag("--without-authentication", about="Serve any address although no authentication is configured.")
-@options.flag("--demo", about="Serve a temporary store with workflows in every state, to look at.")
+@options.option(
+    "--root-path", metavar="PATH", default="", about="The path under which a proxy serves this server, e.g. /tidemill."
+)
+@options.flag("--without-authentication", about="Listen on any address even without authentication.")
+@options.flag("--demo", about="Serve a temporary store with sample workflows in every state.")
 @options.log
 def serve_command(
     retention_days: float | None, keep_runs: bool, workers: int | None, no_worker: bool, **given: Any
 ) -> int:
-    """Serve the page and the HTTP API of a store.
+    """Serve the web page and the HTTP API of a store.
 
-    Without a key or tokens configured it serves the loopback address only, to everyone on this machine.
+    Without API keys or tokens, the server listens on the loopback address only; everyone on this machine may use it.
     """
     from tidemill.cli.commands.serve import ServeOptions, serve
 
     number = 0 if no_worker else workers
     if given["demo"]:
-        options.refuse_given("--demo has a store and a worker of its own", "store", "archive", "workers", "no_worker")
+        options.refuse_given("--demo uses its own store and worker", "store", "archive", "workers", "no_worker")
     return serve(ServeOptions(retention_days=options.retention(retention_days, keep_runs), workers=number, **given))
 
 
@@ -333,16 +348,16 @@ def serve_command(
     "workflows",
     metavar="NAME",
     multiple=True,
-    about="Offer only this workflow, also as a tool of its own with the schema of its inputs. Repeatable.",
+    about="Offer only this workflow, and a tool for it with its input schema. Repeatable.",
 )
 @options.option(
     "--http",
     metavar="HOST:PORT",
-    about="Serve HTTP at /mcp, with a key in each request; :8200 is for this machine only.",
+    about="Serve HTTP at /mcp, with an API key in each request; :8200 listens on this machine only.",
 )
 @options.on_store()
 def mcp_command(session: StoreSession, read_only: bool, workflows: tuple[str, ...], http: str | None) -> int:
-    """Serve workflows to a language model, over MCP.
+    """Serve workflows to MCP clients.
 
     On standard input and output, or with --http over HTTP. With --server or --http, the tools are those that the key
     permits. Runs need a worker, or a server that has one.
@@ -356,9 +371,9 @@ def mcp_command(session: StoreSession, read_only: bool, workflows: tuple[str, ..
 @options.dry_run
 @options.on_store(own=True)
 def migrate_command(session: StoreSession, dry_run: bool) -> int:
-    """Bring a store to the schema that this version knows.
+    """Migrate a store to the schema of this version.
 
-    Every command does so by itself; --dry-run only tells what is pending.
+    Every command migrates by itself; --dry-run only lists pending migrations.
     """
     from tidemill.cli.commands.storage import migrate
 

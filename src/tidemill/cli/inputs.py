@@ -48,11 +48,13 @@ def writing(output: str | None, *, as_json: bool) -> Iterator[tuple[IO[bytes], s
     """Yield where to write bytes, and its name unless it is stdout. A file appears under its name when complete."""
     if output is None or output == STDIN:
         if as_json:
-            message = "standard output cannot hold both the bytes and JSON"
+            message = "standard output cannot carry both the bytes and JSON"
             raise rejected("usage", message, path="/output", hint="name a file with -o")
         if output is None and sys.stdout.isatty():
             message = "bytes are not written to a terminal"
-            raise rejected("usage", message, path="/output", hint="name a file with -o, or say -o - if you mean it")
+            raise rejected(
+                "usage", message, path="/output", hint="name a file with -o, or use -o - to print them anyway"
+            )
         yield sys.stdout.buffer, ""
         sys.stdout.buffer.flush()
         return
@@ -161,7 +163,7 @@ def _unreadable(name: str, error: OSError | ValueError) -> Rejected:
         case errno.EISDIR:
             return rejected("file_is_folder", f"{name} is a folder", hint="name a file in it")
         case errno.EACCES | errno.EPERM:
-            return rejected("file_unreadable", f"{name} may not be read", hint="look at its permissions")
+            return rejected("file_unreadable", f"{name} is not readable", hint="check its permissions")
         case _:
             reason = getattr(error, "strerror", None) or str(error)
             return rejected("file_unreadable", f"{name} cannot be read: {reason.lower()}")
@@ -200,7 +202,7 @@ def _read_input(option: str, text: str) -> dict[str, Any]:
     if not text.lstrip().startswith("{"):
         return _from_pair(option, text)
     value = read_exact(option, text)
-    assert isinstance(value, dict), "it begins with a brace, and was read"
+    assert isinstance(value, dict), "it starts with a brace, so it was read"
     return value
 
 
@@ -228,7 +230,7 @@ def read_exact(option: str, text: str) -> Any:
         return read_data(text.removeprefix("@")) if text.startswith("@") or text == STDIN else read_json(text)
     except Rejected as refusal:
         is_name = text.endswith(FILE_ENDINGS) and not text.startswith("@")
-        hint = f"a file is written @{text}" if is_name else ""
+        hint = f"to read a file, write @{text}" if is_name else ""
         raise Rejected(
             [
                 msgspec.structs.replace(each, message=f"{option}: {each.message}", hint=hint or each.hint)
@@ -277,7 +279,7 @@ def _from_pair(option: str, text: str) -> dict[str, Any]:
 
 
 def parse_value(option: str, text: str) -> Any:
-    """JSON where it is JSON, otherwise the text itself; inexact JSON and a broken object are refused."""
+    """JSON where it is JSON, else the text itself. Refuses a broken object and JSON that cannot be kept exactly."""
     try:
         return read_json(text)
     except Rejected as refusal:
@@ -289,7 +291,7 @@ def parse_value(option: str, text: str) -> Any:
         if refusal.code == "json_syntax" or text in ("NaN", "Infinity", "-Infinity"):
             return text
         first = refusal.problems[0]
-        hint = first.hint or "quote it to pass it as a string"
+        hint = first.hint or "put it in quotes to pass it as a string"
         raise rejected(first.code, f"{option}: {first.message}", hint=hint) from None
 
 
@@ -305,7 +307,7 @@ def read_change(file: str | None, sets: Sequence[str], document: Callable[[], An
     """What a file and the `--set` options change: operations, or the whole document that the file holds."""
     if file is None and not sets:
         hint = "name a FILE with a JSON Patch, or use --set /nodes/fetch/config/url=VALUE"
-        raise rejected("option_invalid", "nothing to change is given", hint=hint)
+        raise rejected("option_invalid", "no change was given", hint=hint)
     operations: Any = []
     if file is not None:
         source = read_source(file) if is_python(file) else None
@@ -317,7 +319,9 @@ def read_change(file: str | None, sets: Sequence[str], document: Callable[[], An
         if source is not None:
             if sets:
                 hint = f"write the change into {file}, or name a file with a JSON Patch"
-                raise rejected("option_invalid", f"{file} holds a whole document: --set changes another", hint=hint)
+                raise rejected(
+                    "option_invalid", f"{file} holds a whole document and cannot be combined with --set", hint=hint
+                )
             return source
     if not isinstance(operations, list):
         raise _not_operations(file)

@@ -111,14 +111,14 @@ def _explain(error: Exception, as_json: bool) -> int:
         report_problems(error.problems if isinstance(error, Rejected) else (error.problem,), as_json=as_json)
         return REFUSED
     if isinstance(error, DiskFull):
-        # A worker waits for room and goes on; a command does not, and what it asked for has not happened.
-        _report("disk_full", str(error), "then give the command again: it was not carried out", as_json)
+        # A worker waits for free space and continues; a command does not, and its request was not executed.
+        _report("disk_full", str(error), "then repeat the command: it was not executed", as_json)
         return REFUSED
     if isinstance(error, ServerUnavailable):
-        _report("server_unavailable", str(error), "the same command may work later", as_json)
+        _report("server_unavailable", str(error), "try again later", as_json)
         return FAILED
     if isinstance(error, Unavailable):
-        _report("store_unavailable", f"the store does not answer: {error}", "the same command may work later", as_json)
+        _report("store_unavailable", f"the store does not answer: {error}", "try again later", as_json)
         return FAILED
     if isinstance(error, TidemillError):
         # Foreign code has broken the process; the text says how.

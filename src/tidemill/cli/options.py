@@ -39,7 +39,7 @@ class Text(click.ParamType[str]):
             try:
                 text.encode()
             except UnicodeEncodeError:
-                self.fail("it is not valid UTF-8", param, ctx)
+                self.fail("not valid UTF-8", param, ctx)
         return text
 
 
@@ -113,7 +113,7 @@ def acting(name: str | None) -> str:
 file = argument(
     "file", "FILE", "A YAML or JSON document, flow.py or module:workflow; - reads standard input.", type=str
 )
-run = argument("run", "RUN", "The id of a run, the beginning of it, or @last.", type=RunName())
+run = argument("run", "RUN", "The id of a run, a unique prefix of it, or @last.", type=RunName())
 node = argument("node", "NODE", "The id of a node.")
 reference = argument("reference", "WORKFLOW", "A published workflow: name, name@3 or name:stable.")
 patch_file = argument(
@@ -178,7 +178,7 @@ def _keep_server(context: click.Context, parameter: click.Parameter, url: str | 
     if url is None:
         return
     if not is_server(url):
-        message = f"{url!r} is no address of a server; write http://127.0.0.1:8321 or https://tidemill.example.com"
+        message = f"{url!r} is not the address of a server; write http://127.0.0.1:8321 or https://tidemill.example.com"
         raise click.BadParameter(message, context, parameter)
     context.meta[_SERVER] = (url, context.get_parameter_source(parameter.name or "") in _ASKED)
 
@@ -193,7 +193,7 @@ def _keep_key(context: click.Context, parameter: click.Parameter, path: str | No
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"{path} cannot be read: {error}", context, parameter) from None
     if not key.isascii() or len(key.split()) != 1:
-        raise click.BadParameter(f"{path} does not hold an API key, alone on a line", context, parameter)
+        raise click.BadParameter(f"{path} must contain one API key and nothing else", context, parameter)
     context.meta[_KEY_FILE] = path
     _set_variable(context, KEY_VARIABLE, key)
 
@@ -207,7 +207,7 @@ def _place(context: click.Context, parameter: click.Parameter, store: str | None
     store_set = store_asked or source is click.core.ParameterSource.ENVIRONMENT
     if store_set and store_asked == server_asked:
         names = ("--store", "--server") if store_asked else (STORE_VARIABLE, SERVER_VARIABLE)
-        raise click.UsageError(f"{names[0]} and {names[1]} name two places; give one of them.", context)
+        raise click.UsageError(f"{names[0]} and {names[1]} are both set; use one of them.", context)
     return store if store_asked else str(server)
 
 
@@ -225,7 +225,7 @@ _server_options = together(
         metavar="URL",
         envvar=SERVER_VARIABLE,
         show_envvar=True,
-        about="Ask this server instead of a store; its key is in TIDEMILL_KEY.",
+        about="Use this server instead of a store; set its key in TIDEMILL_KEY.",
         type=str,
         is_eager=True,
         expose_value=False,
@@ -234,7 +234,7 @@ _server_options = together(
     option(
         "--key-file",
         metavar="FILE",
-        about="The file with the key for the server.",
+        about="A file that contains the API key for the server.",
         type=str,
         is_eager=True,
         expose_value=False,
@@ -243,11 +243,11 @@ _server_options = together(
 )
 _store: dict[str, Any] = {"metavar": "URL", "envvar": STORE_VARIABLE, "show_envvar": True, "type": str}
 store = together(
-    option("--store", default=DEFAULT_STORE, about="Where runs and workflows are kept.", callback=_place, **_store),
+    option("--store", default=DEFAULT_STORE, about="The store of runs and workflows.", callback=_place, **_store),
     _server_options,
 )
 store_of_types = together(
-    option("--store", about="Also know the node types that workers of this store offer.", callback=_place, **_store),
+    option("--store", about="Include the node types that workers of this store offer.", callback=_place, **_store),
     _server_options,
 )
 
@@ -262,7 +262,7 @@ def _own_place(context: click.Context, parameter: click.Parameter, store: str) -
 
 
 own_store = together(
-    option("--store", default=DEFAULT_STORE, about="Where runs and workflows are kept.", callback=_own_place, **_store),
+    option("--store", default=DEFAULT_STORE, about="The store of runs and workflows.", callback=_own_place, **_store),
     option(
         "--server",
         envvar=SERVER_VARIABLE,
@@ -275,21 +275,21 @@ own_store = together(
     ),
 )
 _named: dict[str, Any] = {"metavar": "NAME", "callback": lambda context, parameter, name: acting(name)}
-actor = option("--as", "actor", about="Who acts. Default: the user of the operating system.", **_named)
+actor = option("--as", "actor", about="Who performs the action. Default: the operating system user.", **_named)
 author = option("--author", "--as", "author", about="Who publishes it.", **_named)
-roles = many("--role", "roles", metavar="ROLE", about="A role that the acting person has.")
-reason = option("--reason", metavar="TEXT", default="", about="Why; it is kept in the run's log.", type=str)
+roles = many("--role", "roles", metavar="ROLE", about="A role of the person who acts.")
+reason = option("--reason", metavar="TEXT", default="", about="The reason, recorded in the run's log.", type=str)
 command_id = option(
     "--key", "command_id", metavar="ID", about="Repeating the command with the same key changes nothing."
 )
 who = together(reason, actor, command_id)
 """What every change of a run records: `reason`, `actor` and `command_id`, as the engine's methods call them."""
 comments = option(
-    "--comment", "--reason", "comments", metavar="TEXT", default="", about="What is said with it; it is kept."
+    "--comment", "--reason", "comments", metavar="TEXT", default="", about="A comment, recorded with the decision."
 )
-message = option("--message", "-m", metavar="TEXT", default="", about="What it is about; it is kept.")
+message = option("--message", "-m", metavar="TEXT", default="", about="A message, recorded with the change.")
 concurrency = option(
-    "--concurrency", metavar="N", type=Integers(1, 10_000), default=64, about="Nodes that run at the same time."
+    "--concurrency", metavar="N", type=Integers(1, 10_000), default=64, about="Maximum number of nodes to run at once."
 )
 log = together(
     option(
@@ -297,7 +297,7 @@ log = together(
         metavar="LEVEL",
         type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
         default="info",
-        about="info: a line per node that ends; warning: failures; error: those that the workflow does not handle.",
+        about="info: one line per finished node; warning: failures; error: failures that the workflow does not handle.",
     ),
     option(
         "--log-format",
@@ -307,11 +307,11 @@ log = together(
         about="text, or json: one JSON object per line.",
     ),
 )
-limit = option("--limit", metavar="N", type=Integers(1, 1000), default=PAGE, about="The most rows to print.")
-after = option("--after", metavar="CURSOR", about="The next page: the cursor that the last one named.")
-at = option("--at", metavar="SEQ", type=Integers(1), about="As it was after the event with this number.")
-visit = option("--visit", metavar="N", type=Integers(1), about="Which visit of the node; the latest by default.")
-item = option("--item", metavar="INDEX", type=Integers(0), about="Which item of a map, counted from 0.")
+limit = option("--limit", metavar="N", type=Integers(1, 1000), default=PAGE, about="Maximum number of rows to print.")
+after = option("--after", metavar="CURSOR", about="The cursor of the next page, as the previous page printed it.")
+at = option("--at", metavar="SEQ", type=Integers(1), about="Show the state after the event with this number.")
+visit = option("--visit", metavar="N", type=Integers(1), about="The visit of the node. Default: the latest.")
+item = option("--item", metavar="INDEX", type=Integers(0), about="The item of a map, counted from 0.")
 activation = together(run, node, visit, item)
 page = together(limit, after)
 given = many(
@@ -319,7 +319,7 @@ given = many(
     "-i",
     "given",
     metavar="NAME=VALUE",
-    about="An input; VALUE is JSON where it parses as JSON, else a string. A JSON object or @file.json gives many.",
+    about="An input. VALUE is JSON if it parses, else a string. A JSON object or @file.json sets many.",
     type=str,
 )
 labels = many("--label", "-l", "labels", metavar="KEY=VALUE", about="A label of the run.")
@@ -327,32 +327,32 @@ sets = many(
     "--set",
     "sets",
     metavar="POINTER=VALUE",
-    about="Set one place of the document, e.g. /nodes/fetch/config/url=https://…",
+    about="Set one value in the document, e.g. /nodes/fetch/config/url=https://…",
 )
 did_not_happen = many(
     "--did-not-happen",
     metavar="NODE",
-    about="A node whose outcome is unknown, of which you know that it did not happen.",
+    about="A node with an unknown outcome that you know did not happen.",
 )
 picture_file = option("--output", "-o", metavar="FILE", about="Write it to this file.", type=str)
-dry_run = flag("--dry-run", about="Say what would happen, and do nothing.")
-of_workflow = option("--workflow", metavar="NAME", about="Of this workflow.")
-of_run = option("--run", metavar="RUN", about="Of this run.", type=RunName())
+dry_run = flag("--dry-run", about="Show what would happen without doing it.")
+of_workflow = option("--workflow", metavar="NAME", about="Only this workflow.")
+of_run = option("--run", metavar="RUN", about="Only this run.", type=RunName())
 archive = option(
     "--archive",
     metavar="PLACE",
     envvar="TIDEMILL_ARCHIVE",
     show_envvar=True,
-    about="A folder, or s3://bucket/prefix. Default: beside the file of the store.",
+    about="A folder, or s3://bucket/prefix. Default: next to the store file.",
     type=str,
 )
 retention_days = option(
     "--retention-days",
     metavar="DAYS",
     type=Numbers(0),
-    about="How long finished runs stay, unless their workflow says; 30 by default, 7 on Redis.",
+    about="How long to keep finished runs, unless their workflow sets it. Default: 30, on Redis 7.",
 )
-keep_runs = flag("--keep-runs", about="Keep finished runs for ever, unless their workflow says.")
+keep_runs = flag("--keep-runs", about="Keep finished runs forever, unless their workflow sets it.")
 
 
 def retention(days: float | None, keep_runs: bool) -> float | None:
@@ -403,31 +403,31 @@ def status_terms(status: str, wanted: dict[str, str | None]) -> list[str]:
 
 
 GROUPS = {
-    "runs": "Find runs, look at them, repair them.",
-    "approvals": "See what waits for people, and decide.",
-    "dlq": "See what was given up on, and try it again.",
-    "archive": "See old runs that have left the store, and bring them back.",
-    "blobs": "Store, read and collect large values and files.",
-    "nodes": "See which node types there are, and how they are configured.",
-    "workflows": "See what is published; tag and change it.",
-    "workers": "See who works on a store, on what, and what they can run.",
-    "concurrency": "Limit how many nodes run at a time in the whole fleet.",
-    "tools": "See which pipelines of agents are tools; name or retire them.",
-    "keys": "Make, list and revoke the API keys of the HTTP service.",
-    "tenants": "Make, list and disable tenants.",
-    "audit": "See who has changed what; check that no entry was changed.",
-    "schedules": "Start runs by the clock.",
-    "config": "See what the operator has set and granted, and check it.",
+    "runs": "Find, inspect and repair runs.",
+    "approvals": "List pending approvals and decide them.",
+    "dlq": "List dead letters and retry or discard them.",
+    "archive": "List and restore archived runs.",
+    "blobs": "Store, read and garbage-collect large values and files.",
+    "nodes": "List node types and their configuration.",
+    "workflows": "List, tag and change published workflows.",
+    "workers": "List workers, the jobs they hold and the node types they run.",
+    "concurrency": "Limit how many nodes run at once across the fleet.",
+    "tools": "List, rename and retire the composite tools of agents.",
+    "keys": "Create, list and revoke API keys of the HTTP service.",
+    "tenants": "Create, list and disable tenants.",
+    "audit": "Show who changed what, and verify the audit log.",
+    "schedules": "Start runs on a schedule.",
+    "config": "Show and check the operator's settings and grants.",
 }
 COMMANDS = {
-    "init": "Begin a project: a workflow, its functions and a test.",
-    "watch": "Watch a run that workers execute, until it ends.",
-    "why": "Explain what a run or a node waits for, or why it ended.",
-    "queues": "Show how much work waits in each queue, and for how long.",
-    "usage": "Show what runs took, by day and workflow.",
-    "doctor": "Check a deployment, and say what to do about it.",
-    "verify-log": "Check all logs against the invariants and report violations.",
-    "reindex": "Rebuild everything that lists show from the logs.",
+    "init": "Create a project: a workflow, its functions and a test.",
+    "watch": "Watch a run until it ends.",
+    "why": "Explain what a run or node is waiting for, or why it ended.",
+    "queues": "Show how much work is waiting in each queue.",
+    "usage": "Show usage by day and workflow: runs, time and cost.",
+    "doctor": "Check a deployment and suggest fixes.",
+    "verify-log": "Check all event logs for violated invariants.",
+    "reindex": "Rebuild the index of all lists from the event logs.",
 }
 """Commands of the root that are defined beside the groups."""
 MODULES = {

@@ -26,7 +26,7 @@ from tidemill.engine.views import plain
 from tidemill.errors import Rejected, StoreUnusable, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import RETENTION_BY_STORE
-from tidemill.security.identity import OPERATOR_TENANT
+from tidemill.security.roles import OPERATOR_TENANT
 from tidemill.storage_urls import ARCHIVE_VARIABLE, require_store_exists
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ T = TypeVar("T")
 CLOSE_SECONDS_MAX = 0.3
 """Whatever still runs is fenced off, so it is not waited for."""
 PRIVATE_STORE = "memory://"
-ALONE = "memory:// begins empty in every process: use --store, or TIDEMILL_STORE"
+ALONE = "memory:// is empty in every new process: use --store, or TIDEMILL_STORE"
 _NOT_FOUND = frozenset({"run_unknown", "workflow_unknown", "dead_letter_unknown", "approval_unknown"})
 _FULL_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|key-[0-9a-f]{40}")
 """An id that the engine or a server has made; no other begins with it but those of its children."""
@@ -126,8 +126,8 @@ class StoreSession:
 
     def _asked_of_server(self, ask: Callable[[Tidemill], T]) -> T:
         if self.tenant != OPERATOR_TENANT:
-            hint = "use a key of that tenant, or ask beside the store: --store URL"
-            raise rejected("not_remote", "the tenant follows from the key for the server", hint=hint)
+            hint = "use a key of that tenant, or open the store directly: --store URL"
+            raise rejected("not_remote", "the server takes the tenant from the key", hint=hint)
         with client.connect(self.store) as mill:
             main.start_collector()
             return ask(mill)

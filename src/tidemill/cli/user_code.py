@@ -102,7 +102,7 @@ def _build(flow: Workflow[..., Any], said: str) -> None:
     except Rejected:
         raise
     except Exception as error:
-        message = f"{said}: the function of the workflow {flow.name} has raised {type(error).__name__}: {error}"
+        message = f"{said}: the function of workflow {flow.name} raised {type(error).__name__}: {error}"
         raise rejected("workflow_invalid", message, hint=_place_of(error)) from error
 
 
@@ -117,7 +117,7 @@ def _target(name: str, said: str, how: str = HOW) -> Any:
     for part in filter(None, attribute.split(".")):
         if not hasattr(target, part):
             flows = [key for key, each in getattr(target, "__dict__", {}).items() if isinstance(each, Workflow)]
-            message = f"{said}: there is no {attribute} in {place}"
+            message = f"{said}: {place} has no attribute {attribute}"
             raise rejected("app_unknown", message, hint=how if how is HOW or not flows else offered(attribute, flows))
         target = getattr(target, part)
     return target
@@ -132,10 +132,10 @@ def _of_file(path: Path, said: str) -> ModuleType:
     if known is not None:
         if getattr(known, "__file__", None) == str(path):
             return known
-        raise rejected("app_invalid", f"{said}: another module is called {path.stem} too", hint="rename the file")
+        raise rejected("app_invalid", f"{said}: another module is also called {path.stem}", hint="rename the file")
     sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None, "the name ends in .py"
+    assert spec is not None and spec.loader is not None, "the name must end in .py"
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

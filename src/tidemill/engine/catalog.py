@@ -22,7 +22,7 @@ from tidemill.engine.compiled import CONTENT_BYTES_MAX, CompiledWorkflow, filled
 from tidemill.engine.corruption import corrupt_stream
 from tidemill.engine.index_rows import RUN
 from tidemill.engine.maintenance.audit_chain import require_actor, waiting_row
-from tidemill.engine.node_types import NodeTypeDirectory
+from tidemill.engine.offered_types import NodeTypeDirectory
 from tidemill.engine.validation import check_words
 from tidemill.engine.versions import (
     DESCRIPTION_LENGTH_MAX,
@@ -141,10 +141,10 @@ class Catalog:
     # Publishing
 
     async def _content(self, tenant: str, digest: str) -> bytes:
-        """What a document refers to. A value of a run is no content, unless it is kept: a digest is no key."""
+        """What a document refers to. A value of a run is no content, unless it is kept: a digest is not a key."""
         known = await self._blobs.stat(tenant, digest)
         if known is not None and known.size > CONTENT_BYTES_MAX:
-            raise ValueError(f"it has {known.size:,} bytes, and {CONTENT_BYTES_MAX:,} are the most that is read")
+            raise ValueError(f"it has {known.size:,} bytes, and {CONTENT_BYTES_MAX:,} is the limit")
         if known is not None and not known.kept and await run_refers(self._store, tenant, digest):
             raise ValueError("it belongs to a run; store it with `tidemill blobs put --keep`")
         return await self._blobs.get(tenant, digest)
@@ -214,7 +214,7 @@ class Catalog:
             base = history.meant_by(reference)
             if base_digest not in (None, base.digest):
                 stale = f"the patch was made for other content than that of {base.name}@{base.version}"
-                hint = "look at what is there now and make it again"
+                hint = "read the present document and make the patch again"
                 raise rejected("patch_stale", stale, path="/base_digest", hint=hint)
             patched = apply_patch(await self.document(tenant, base), operations)
             compiled = await self.compile(tenant, patched)
@@ -257,7 +257,7 @@ class Catalog:
             )
             if await self._append(tenant, history, version, audited):
                 return self._published(version, offer.compiled, created=True)
-        raise Unavailable(f"workflow {name} is being published by too many at once")
+        raise Unavailable(f"workflow {name} is being published by too many callers at once")
 
     def _published(self, version: Version, compiled: Compiled, *, created: bool) -> Published:
         nodes = compiled.workflow.nodes
@@ -312,7 +312,7 @@ class Catalog:
     async def rollback_tag(
         self, tenant: str, name: str, tag: str, *, actor: str = "", message: str = "", audited: bool = False
     ) -> Tagged:
-        """Make a tag point to where it pointed before its last move."""
+        """Move a tag back to where it pointed before."""
         check_tag(tag)
         return await self._move_tag(tenant, name, tag, lambda history: history.before(tag), actor, message, audited)
 
@@ -368,7 +368,7 @@ class Catalog:
             )
             if await self._append(tenant, history, record, audited):
                 return answer
-        raise Unavailable(f"the tags of {name} are being moved by too many at once")
+        raise Unavailable(f"the tags of {name} are being moved by too many callers at once")
 
     async def delete(
         self, tenant: str, name: str, *, actor: str = "", message: str = "", audited: bool = False
@@ -390,7 +390,7 @@ class Catalog:
             versions = len(history.published)
             if await self._append(tenant, history, record, audited):
                 return WorkflowDeletion(name=name, versions=versions)
-        raise Unavailable(f"workflow {name} is being changed by too many at once")
+        raise Unavailable(f"workflow {name} is being changed by too many callers at once")
 
     async def tags(self, tenant: str, name: str) -> dict[str, int]:
         return (await self._known(tenant, name)).all_tags()

@@ -15,6 +15,7 @@ from typing import Any
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
+from tidemill.engine.attempts.rendering import LIST_BYTES_MAX
 from tidemill.engine.attempts.results import as_payload, child_id, read_ask
 from tidemill.engine.attempts.runtime import LeaveToOtherWorker
 from tidemill.engine.catalog import Catalog
@@ -29,6 +30,7 @@ from tidemill.kernel.activation import Activation, Wait
 from tidemill.kernel.commands import AnyCommand, Cancel, ChildBegan, ChildEnded, Delivered, Relabel, Retry, Start
 from tidemill.kernel.decide.completion import ABANDON
 from tidemill.kernel.decide.retries import worker_killer
+from tidemill.kernel.decide.visits import payload_size
 from tidemill.kernel.decide.waits import AGAIN, served
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import JobBody, system_job
@@ -117,7 +119,7 @@ class DescendantLimit:
             root.full_until_ms = self._store.now_ms() + FULL_MS
         message = f"there are {self._most} runs below run {run_id} already"
         line = f"`max_descendants = {2 * self._most}` under `[limits]` in tidemill.toml"
-        hint = f"does a workflow start itself? The operator raises it: {line}"
+        hint = f"does a workflow start itself? The operator can raise the limit: {line}"
         raise rejected("too_many_descendants", message, hint=hint)
 
 
@@ -149,7 +151,7 @@ class ChildRunMessenger:
                 raise LeaveToOtherWorker from error
             if stream not in self._waiting:
                 self._waiting.add(stream)
-                LOG.warning("a message of run %s waits until an operator repairs this: %s", stream.key, error)
+                LOG.warning("a message of run %s is held until an operator repairs this: %s", stream.key, error)
             raise
         self._waiting.discard(stream)
         return settled
@@ -293,7 +295,7 @@ class ChildRunMessenger:
         error, output = state.error, None
         if status == "COMPLETED":
             # Its outputs may be more than a worker can hold.
-            error = worker_killer(lost, "loaded its outputs")
+            error = worker_killer(lost, "loaded its outputs") or _too_large(entry)
             if error is None:
                 output = await self._outputs(child, entry)
             else:
@@ -362,6 +364,16 @@ def _children(state: State) -> list[tuple[str, int, int, Wait]]:
             if act.wait is not None and act.wait.on == "child" and act.wait.started:
                 found.append((name, current.visit, index, act.wait))
     return found
+
+
+def _too_large(entry: CachedRun) -> Error | None:
+    """The error of a child without `outputs` whose last nodes return too much together."""
+    state = entry.state
+    outputs = [state.peek(name).output for name in entry.flow.workflow.terminals] if state.outputs is None else []
+    if sum(payload_size(output) for output in outputs if output is not None) <= LIST_BYTES_MAX:
+        return None
+    message = f"the outputs of the child have more than {LIST_BYTES_MAX} bytes"
+    return Error("output_too_large", message, hint="give the child `outputs` with what the parent needs")
 
 
 def _refused(where: tuple[str, int, int], child: str, error: Error) -> ChildEnded:

@@ -14,7 +14,7 @@ from tidemill.errors import Rejected, StoreUnusable, rejected
 from tidemill.stores.contract import Stream, Tail
 
 NEWER = frozenset({"event_newer", "workflow_newer", "job_newer"})
-"""Codes of what a newer version has written: this one leaves it alone, and a worker of the newer one goes on."""
+"""Codes of what a newer version has written: this version leaves it to workers of the newer one."""
 UNREADABLE = NEWER | {"event_unreadable"}
 
 

@@ -530,7 +530,7 @@ class Engine:
         return self
 
     def drain(self) -> None:
-        """Take on no more work from this moment on, and let others know; `close` waits for what is in hand."""
+        """Stop claiming jobs, and announce it to other processes; `close` waits for running attempts."""
         if self.worker is not None:
             self.worker.drain()
         if self.registry is not None:

@@ -27,12 +27,12 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):
 COMMITTED = CommandOutcome()
 REPEATED = CommandOutcome(repeated=True)
 STATEMENT_CONFLICT = CommandOutcome(
-    error=Unavailable("the answer of its statement has changed: another statement was committed in between")
+    error=Unavailable("the result of its statement has changed: another statement was committed in between")
 )
 """Nothing was written; the attempt is repeated, because its statement must be dry-run again."""
 
 
-class PendingCommand(msgspec.Struct):
+class PendingCommand(msgspec.Struct, gc=False):
     command: AnyCommand
     done: Callable[[PendingCommand, CommandOutcome], None]
     """Called once, when the outcome is known."""

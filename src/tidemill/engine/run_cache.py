@@ -17,12 +17,12 @@ from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import corrupt_stream, require_intact
 from tidemill.engine.index_rows import IndexedFacts
 from tidemill.errors import TidemillError
-from tidemill.kernel.codec import decode_event
+from tidemill.kernel.codec import SnapshotFormatUnknown, decode_event, decode_state
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.fencing import attempt_status
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.state import SnapshotFormatUnknown, State, adopt, decode_state
+from tidemill.kernel.state import State, adopt
 from tidemill.stores.contract import Lease, Store, Stream, Tail
 
 LOG = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class RunCache:
     def warn_once(self, stream: Stream, why: TidemillError) -> None:
         """Log that jobs of a run cannot be done; once per reason, however many runs have it."""
         if str(why) not in self._warned:
-            LOG.warning("run %s waits, and so do the runs that need it: %s", stream.key, why)
+            LOG.warning("run %s cannot be read; it waits, and so do runs that need it: %s", stream.key, why)
             self._warned[str(why)] = None
             if len(self._warned) > WARNED_MAX:
                 del self._warned[next(iter(self._warned))]

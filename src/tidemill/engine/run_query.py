@@ -157,7 +157,7 @@ class _Reader:
                 key, mark, value = key.partition(":")
             if not mark or not key:
                 hint = f"write label.{key or 'KEY'}=VALUE"
-                self.problem("query_value_invalid", path, f"`{_short(condition)}` names no value of a label", hint)
+                self.problem("query_value_invalid", path, f"`{_short(condition)}` has no label value", hint)
             else:
                 self.add_label(key, value, path)
         elif compared := _COMPARISON.fullmatch(condition):
@@ -176,7 +176,7 @@ class _Reader:
             self.problem("query_term_unknown", path, "`started` is compared with a time", hint)
         else:
             hint = offered(condition, (*(f"{name}:" for name in FIELDS), *FLAGS))
-            self.problem("query_term_unknown", path, f"`{_short(condition)}` is no condition for runs", hint)
+            self.problem("query_term_unknown", path, f"`{_short(condition)}` is not a condition for runs", hint)
 
     def add_field(self, name: str, value: Any, path: str) -> None:
         if name == "workflow" and isinstance(value, str) and "@" in value:
@@ -184,23 +184,23 @@ class _Reader:
         if not isinstance(value, str):
             self.problem("query_value_invalid", path, f"`{name}` is text, not {type(value).__name__}")
         elif not value and name in (*FIELDS, *_DAYS):
-            self.problem("query_value_invalid", path, f"`{name}:` lacks its value", f"write {name}:VALUE")
+            self.problem("query_value_invalid", path, f"`{name}:` has no value", f"write {name}:VALUE")
         elif name in _CHOICES:
             found = _CHOICES[name].get(value.lower())
             if found is None:
-                message = f"`{_short(value)}` is no value of `{name}`"
+                message = f"`{_short(value)}` is not a value of `{name}`"
                 self.problem("query_value_invalid", path, message, offered(value.lower(), _CHOICES[name]))
             else:
                 self._one(name, found, path, many=name == "waiting")
         elif name == "version" and not re.fullmatch(r"[^@]+@[0-9]+", value):
             hint = "write version:billing@3"
-            self.problem("query_value_invalid", path, f"`{_short(value)}` names no version of a workflow", hint)
+            self.problem("query_value_invalid", path, f"`{_short(value)}` is not a version of a workflow", hint)
         elif name == "failure" and not re.fullmatch(r"[0-9a-f]{12}", value):
             hint = "`tidemill runs failures` lists them"
-            self.problem("query_value_invalid", path, f"`{_short(value)}` is no fingerprint of a failure", hint)
+            self.problem("query_value_invalid", path, f"`{_short(value)}` is not a fingerprint of a failure", hint)
         elif name in _RUNS and value.startswith("@"):
             hint = f"write {name}: and the id of a run; `tidemill runs list` shows ids"
-            self.problem("query_value_invalid", path, f"`{_short(value)}` is no id of a run", hint)
+            self.problem("query_value_invalid", path, f"`{_short(value)}` is not the id of a run", hint)
         elif name in _TEXTS or (name in _DAYS and value.isdecimal()):
             self._one(name, value, path)
         else:
@@ -217,7 +217,7 @@ class _Reader:
             near = offered(name, FIELDS)
             labelled = f"label.{_short(name)}={_short(value)}"
             hint = near if near.startswith("did") else f"for a label write {labelled}; {near}"
-        self.problem("query_term_unknown", path, f"runs have no `{_short(name)}` to be found by", hint)
+        self.problem("query_term_unknown", path, f"runs have no `{_short(name)}` to search by", hint)
 
     def add_label(self, key: Any, value: Any, path: str) -> None:
         if isinstance(key, str) and isinstance(value, str):
@@ -237,7 +237,7 @@ class _Reader:
         if not many and self._asked.setdefault(name, value) != value:
             two = f"{_short(self._asked[name])} and {_short(value)}"
             message = f"a run has one `{_short(name)}`, and two are asked for: {two}"
-            self.problem("query_invalid", path, message, "ask once for each")
+            self.problem("query_invalid", path, message, "run one query for each")
         self._terms[term] = None
 
     def add_bound(self, operator: str, value: Any, path: str, *, ago: str = "") -> None:
@@ -245,7 +245,7 @@ class _Reader:
         at_ms = self._moment_ms(value, ago)
         if at_ms is None:
             shown = value if isinstance(value, str) else type(value).__name__
-            self.problem("query_value_invalid", path, f"`{_short(shown)}` is no time", _AGO_HINT)
+            self.problem("query_value_invalid", path, f"`{_short(shown)}` is not a time", _AGO_HINT)
             return
         if operator.startswith(">"):
             at_ms += operator == ">"
@@ -278,7 +278,7 @@ def checked_terms(terms: str | Iterable[str], fields: Sequence[str]) -> list[str
         Problem(
             code="query_term_unknown",
             path=f"/terms/{number}",
-            message=f"`{_short(str(term))}` is no term of this list",
+            message=f"`{_short(str(term))}` is not a term of this list",
             hint=offered(str(term).partition(":")[0], fields),
         )
         for number, term in enumerate(given)

@@ -39,13 +39,13 @@ from tidemill.engine.worker.instrumentation import Instrumentation
 from tidemill.engine.worker.leases import HandoverPolicy
 from tidemill.engine.worker.spans import RunSpans
 from tidemill.errors import InternalError, Problem, TidemillError, Unavailable, internal_error
-from tidemill.kernel.codec import encode_events
+from tidemill.kernel.codec import encode_events, encode_state
 from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide_all
 from tidemill.kernel.jobs import JobSpec
 from tidemill.kernel.model import Workflow
-from tidemill.kernel.state import State, encode_state
+from tidemill.kernel.state import State
 from tidemill.stores.contract import (
     Commit,
     Committed,
@@ -102,7 +102,7 @@ class JobLimits(Protocol):
         """The jobs of a run with the caps of the limits that hold for them."""
 
 
-class PlannedCommit(msgspec.Struct):
+class PlannedCommit(msgspec.Struct, gc=False):
     stream: Stream
     entry: CachedRun
     commands: list[PendingCommand]

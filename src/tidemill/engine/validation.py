@@ -175,12 +175,12 @@ def check_run_id(run_id: Any) -> None:
         )
         raise rejected("run_key_invalid", message, hint=hint)
     if run_id in RESERVED_RUN_IDS:
-        message = f"the address of a run with the key {run_id} would mean something else"
-        raise rejected("run_key_invalid", message, hint=f"choose another one, such as {run_id.strip('.') or 'run'}-1")
+        message = f"a run with the key {run_id} would have an ambiguous address"
+        raise rejected("run_key_invalid", message, hint=f"choose another key, such as {run_id.strip('.') or 'run'}-1")
 
 
 def check_deadline(seconds: Any) -> int | None:
-    """The milliseconds that a run may take; None is no limit of its own."""
+    """The milliseconds that a run may take; None sets no limit."""
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.001 <= seconds <= SECONDS_MAX:
@@ -217,11 +217,11 @@ def check_roles(roles: Any) -> None:
 
 
 def check_place(visit: Any, index: Any) -> None:
-    """Refuse what is no number of a visit or of a map's item."""
+    """Refuse what is not a number of a visit or of a map's item."""
     for field, value in (("visit", visit), ("index", index)):
         if value is not None and type(value) is not int:
             hint = "visits are counted from 1, items from 0; leave it out for the latest visit itself"
-            raise rejected("place_invalid", f"{field} is no whole number", path=f"/{field}", hint=hint)
+            raise rejected("place_invalid", f"{field} is not a whole number", path=f"/{field}", hint=hint)
 
 
 def check_labels(labels: Any) -> dict[str, str]:

@@ -190,7 +190,7 @@ class History:
         """
         if isinstance(version, Mapping):
             if weight is not None:
-                raise _weights_invalid("a weight is for one version, and several are named", "name the weight of each")
+                raise _weights_invalid("a single weight cannot apply to several versions", "give each version a weight")
             shares = {self.numbered(number).version: percent for number, percent in version.items()}
         elif weight is None:
             shares = {self.numbered(version).version: 100}
@@ -201,7 +201,7 @@ class History:
             _check_weight(weight)
             if weight < 100 and not others:
                 message = f"no other version has the remaining {100 - weight} % of {self.name}:{tag}"
-                raise _weights_invalid(message, "make the tag point to the present version first")
+                raise _weights_invalid(message, "point the tag to the present version first")
             shares = {**_scaled(others, 100 - weight), own: weight}
         for percent in shares.values():
             _check_weight(percent)
@@ -278,7 +278,7 @@ def _scaled(shares: Mapping[int, int], to: int) -> dict[int, int]:
 
 def _check_weight(percent: Any) -> None:
     if isinstance(percent, bool) or not isinstance(percent, int) or not 0 <= percent <= 100:
-        raise _weights_invalid(f"`{shown(str(percent))}` is no weight", "a weight is a whole number from 0 to 100")
+        raise _weights_invalid(f"`{shown(str(percent))}` is not a weight", "a weight is a whole number from 0 to 100")
 
 
 def _weights_invalid(message: str, hint: str) -> Rejected:
@@ -302,7 +302,7 @@ def check_tag(tag: Any) -> None:
 def split_reference(reference: Any) -> tuple[str, str, str]:
     """The parts of `name`, `name@3` or `name:stable`: the name, the separator, and what follows it."""
     if not isinstance(reference, str):
-        message = f"a workflow is meant by its name, not by a {type(reference).__name__}"
+        message = f"a workflow is referenced by its name, not by a {type(reference).__name__}"
         raise rejected(
             "reference_invalid", message, hint="publish the document first; in Python, `run` and `start` do both"
         )

@@ -55,7 +55,7 @@ _STRING, _INTEGER = {"type": "string"}, {"type": "integer"}
 
 
 class RunView:
-    """A run: how it stands, what it returned, and each of its nodes. `to_dict` is the same as JSON."""
+    """A run: its status, outputs, error and nodes. `to_dict` returns the same as JSON."""
 
     json_schema: ClassVar[dict[str, Any]] = {
         "run_id": _STRING,
@@ -434,7 +434,7 @@ async def _node_view(
 
 
 def item_views(visit: Visit, after: int, limit: int, status: str) -> tuple[list[dict[str, Any]], int | None]:
-    """Items of a map behind `after`, those with a status if one is named; and where to go on."""
+    """Items of a map after `after`, optionally those with a status; and the index to continue from."""
     items = visit.map
     found: list[dict[str, Any]] = []
     if items is None:

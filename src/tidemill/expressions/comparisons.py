@@ -109,7 +109,7 @@ SOURCES = {"current": "current", "output": "current", "context": "context", "ctx
 _KEY = re.compile(
     r"""(?:^|\.)([^.\[\]"'\s]+) | \[(-?[0-9]{1,9})\] | \[("(?:[^"\\]|\\.)*")\] | \['([^'\\]*)'\]""", re.VERBOSE
 )
-_TELLING = ("did you mean", "nodes in reach")
+_TELLING = ("did you mean", "available nodes")
 """Beginnings of hints that name a likely fix."""
 _PATH_HINT = 'such as output.items[0].price, or ["a key"].x'
 _EXAMPLE = '{"left": {"path": "output.score"}, "operator": ">", "right": {"node": "first", "path": "output.score"}}'
@@ -260,7 +260,7 @@ def _place(given: Raw, keys: list[Key], path: str, problems: list[Problem]) -> P
             return node_path(errors.place("ctx", node), "ctx", node, keys if keys[:1] == ["meta"] else ["output", *own])
         problems.append(shape("the source `context` needs the id of a node", f"{path}/node"))
     elif source is None:
-        hint = "current is what this node gives, context are the nodes before it"
+        hint = "current is this node's output, context are the upstream nodes"
         problems.append(shape("source is current or context", f"{path}/source", hint))
     elif "node" in given:
         hint = "leave the node out for this node's own output, or write source: context"
@@ -280,7 +280,7 @@ def _keys(text: Json, path: str, problems: list[Problem]) -> list[Key] | None:
         found = _KEY.match(text, at)
         key = None if found is None else _key(*found.groups())
         if found is None or key is None:
-            problems.append(shape(f"the path is not understood from character {at + 1} on", path, _PATH_HINT))
+            problems.append(shape(f"the path is invalid from character {at + 1}", path, _PATH_HINT))
             return None
         keys.append(key)
         at = found.end()

@@ -127,7 +127,7 @@ def is_small(data: Json, items: int = ITEMS_MAX, text: int = TEXT_REACH_MAX) -> 
             try:
                 text -= sum(map(len, each))
             except TypeError:
-                # A key that is no string; the reader of the value refuses it.
+                # A key that is not a string; the reader of the value refuses it.
                 return False
             if text < 0:
                 return False
@@ -203,7 +203,7 @@ def parse_condition(raw: Json, path: str = "") -> tuple[Condition | None, list[P
     problems: list[Problem] = []
     if (leaves := leaf_count(raw)) > LEAVES_MAX:
         message = f"a condition is made of at most {LEAVES_MAX} others, and this one of {leaves}"
-        hint = "decide it in a node before, such as a python function, and ask for the result"
+        hint = "compute it in an upstream node, such as a python function, and test the result"
         return None, [Problem(code="condition_too_large", message=message, path=path, hint=hint)]
     condition = _parsed(raw, path, problems, 0)
     return (None if problems else condition), problems
@@ -307,7 +307,7 @@ def _parsed(raw: Json, path: str, problems: list[Problem], depth: int) -> Condit
         return _parsed_text(raw, path, problems)
     if not isinstance(raw, dict):
         hint = "write a CEL expression, or an object with a type"
-        problems.append(shape(f"a condition is a string or an object, and this is {kind_of(raw)}", path, hint))
+        problems.append(shape(f"a condition is a string or an object, not {kind_of(raw)}", path, hint))
         return None
     if "type" not in raw:
         problems.append(shape("a condition needs a type", path, f"one of: {listing(_KINDS)}"))
@@ -334,7 +334,7 @@ def _parsed(raw: Json, path: str, problems: list[Problem], depth: int) -> Condit
 
             return parse_matching(raw, path, problems)
         case kind:
-            message = f"there is no kind of condition called {shorten(repr(kind), 60)}"
+            message = f"unknown condition type {shorten(repr(kind), 60)}"
             hint = f"kinds: {listing(_KINDS)}"
             problems.append(Problem(code="condition_unknown_kind", message=message, path=f"{path}/type", hint=hint))
             return None

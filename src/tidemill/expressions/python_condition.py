@@ -211,7 +211,7 @@ class Sandbox(msgspec.Struct, frozen=True):
 
     def holds(self, data: Json, scope: Scope) -> bool:
         """Never called in this process: `light` is false."""
-        raise AssertionError("code of an author is decided by the interpreter only")
+        raise AssertionError("only the interpreter evaluates an author's code")
 
     def told(self) -> str:
         return "evaluate(output, context)"
@@ -236,10 +236,10 @@ def parse_sandbox(raw: Raw, path: str, problems: list[Problem]) -> Sandbox | Non
 
 def _code(raw: Raw, path: str, problems: list[Problem]) -> str | None:
     if "code" in raw and "code_ref" in raw:
-        problems.append(shape("code and code_ref exclude each other", f"{path}/code_ref", "leave one of them out"))
+        problems.append(shape("code and code_ref are mutually exclusive", f"{path}/code_ref", "leave one of them out"))
     elif "code_ref" in raw:
         hint = "publish the workflow where the code is stored, or write it as code"
-        problems.append(shape("the code that code_ref names is not here", f"{path}/code_ref", hint))
+        problems.append(shape("the code that code_ref names is missing", f"{path}/code_ref", hint))
         return None
     code = raw.get("code")
     if isinstance(code, str):

@@ -197,7 +197,7 @@ def _compiled(encoded: bytes) -> Schema | tuple[Problem, ...]:
         return wrong
     found = cost_bound(source, frozenset({DIALECT}))
     if found.steps > STEPS_MAX or found.endless:
-        hint = "refer to each definition once at the same place of a value"
+        hint = "use each definition only once for the same part of a value"
         return (_invalid(f"its references multiply: checking it could take more than {STEPS_MAX} steps", "", hint),)
     if len(found.patterns) > PATTERNS_MAX:
         return (_invalid(f"it has more than {PATTERNS_MAX} regular expressions", ""),)
@@ -287,14 +287,14 @@ def _schema_problem(error: ValidationError, source: Json = None) -> Problem:
     place = _pointer("", error.instance_path)
     if "is not present in a registry" in error.message:
         target = error.message.split("'")[1]
-        message = f"$ref to {shorten(target, 80)} is refused: nothing is fetched"
+        message = f"$ref to {shorten(target, 80)} is not allowed: Tidemill fetches no schemas"
         return _invalid(message, _reference_place(source, target), _DEFS_HINT)
     pattern = error.message.removesuffix(' is not a "regex"')
     if pattern != error.message:
         # Valid schemas do not pay for the JSONPath engine.
         from tidemill.expressions.jsonpath.query import UNBALANCED, why_no_pattern
 
-        message = f"{shorten(pattern, 200)} is no regular expression that can be compiled"
+        message = f"{shorten(pattern, 200)} is not a regular expression that can be compiled"
         reason, hint = why_no_pattern(msgspec.json.decode(pattern, type=str))
         if reason.startswith(UNBALANCED):
             return _invalid(f"{message}: {reason}", place, hint)
@@ -329,12 +329,12 @@ def _type_problem(error: ValidationError, place: str) -> Problem | None:
     if not isinstance(name, str) or not steps:
         return None
     if len(steps) > 1 and steps[-2] == "properties":
-        message = f"`{shorten(name, 60)}` is no schema"
+        message = f"`{shorten(name, 60)}` is not a schema"
         return _invalid(message, place, f"write {{type: {_type_of(name)}}}") if _type_of(name) else None
     if steps[-1] != "type" or name in _KINDS:
         return None
     hint = f"did you mean `{_type_of(name)}`?" if _type_of(name) else meant(name, _KINDS)
-    return _invalid(f"`{shorten(name, 60)}` is no type", place, hint or f"the types are {', '.join(_KINDS)}")
+    return _invalid(f"`{shorten(name, 60)}` is not a type", place, hint or f"the types are {', '.join(_KINDS)}")
 
 
 _KEYWORD_NAMES = """
@@ -359,7 +359,9 @@ def check_names_typed(schema: Json, path: str) -> list[Problem]:
     shown = names[:NAMES_SHOWN_MAX]
     parts = [f"{shorten(key, 60)}: {_as_schema(schema[key])}" for key in shown] + ["…"] * (len(names) > len(shown))
     words = ", ".join(f"`{shorten(key, 60)}`" for key in shown)
-    message = f"this is a JSON Schema, and {words} {'is no keyword' if len(names) == 1 else 'are no keywords'} of it"
+    message = (
+        f"this is a JSON Schema, and {words} {'is not a keyword' if len(names) == 1 else 'are not keywords'} of it"
+    )
     return [_invalid(message, path, f"write {{type: object, properties: {{{', '.join(parts)}}}}}")]
 
 

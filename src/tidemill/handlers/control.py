@@ -21,7 +21,7 @@ from tidemill.kernel.model import ConfigProblem, NodeType
 
 
 def check_query(query: str, path: str, *, single: bool = False) -> Iterator[ConfigProblem]:
-    """Check a JSONPath query that is no template; `single` requires one that can find only one value."""
+    """Check a JSONPath query that is not a template; `single` requires one that can find only one value."""
     from tidemill.expressions.jsonpath.parser import QueryFault, read_query
 
     if is_template(query):
@@ -32,7 +32,9 @@ def check_query(query: str, path: str, *, single: bool = False) -> Iterator[Conf
         yield ConfigProblem(path, fault.message, fault.hint)
         return
     if single and found.keys is None:
-        yield ConfigProblem(path, "the query can find several values, and one is wanted", "such as $.customer.name")
+        yield ConfigProblem(
+            path, "the query can find several values, but exactly one is needed", "such as $.customer.name"
+        )
 
 
 OBJECT_OR_NULL = ["object", "null"]
@@ -51,7 +53,7 @@ INPUT = NodeType(
     name="input",
     title="Input",
     icon="log-in",
-    description="Shows what the run was given, or a part of it, and checks it.",
+    description="Returns the run's inputs, or a part of them, and validates them.",
     schemas=("schema",),
     check=_check_input,
     config_schema=_fields(
@@ -66,7 +68,7 @@ OUTPUT = NodeType(
     name="output",
     title="Output",
     icon="log-out",
-    description="Names the outputs of the run, and checks them.",
+    description="Sets the outputs of the run and validates them.",
     schemas=("schema",),
     config_schema=_fields(OBJECT_OR_NULL, value=True, schema={"type": ["object", "boolean"]}),
 )
@@ -154,7 +156,7 @@ def fail(context: NodeContext) -> HandlerOutcome:
     failing = config.get("attempts")
     if failing is not None and context.attempt > failing:
         return Done(config.get("value"))
-    kind, message = config.get("kind", "failed"), config.get("message", "the node is told to fail")
+    kind, message = config.get("kind", "failed"), config.get("message", "the node is configured to fail")
     raise Fail(kind, message, retryable=config.get("retryable", False))
 
 
@@ -271,7 +273,7 @@ WAIT_UNTIL = NodeType(
     name="wait_until",
     waits=True,
     check=_check_time,
-    description="Waits until a moment; outputs null. A moment gone by is no wait at all.",
+    description="Waits until a timestamp; outputs null. A timestamp in the past does not wait.",
     config_schema=_fields(
         "object", at={"type": "string"}, at_ms={"type": "integer", "minimum": 0, "maximum": MOMENT_MS_MAX}
     )
@@ -325,7 +327,7 @@ def _moment_ms(text: str) -> int:
         return max(0, round(moment.timestamp() * 1_000))
     except (ValueError, OverflowError):
         hint = "for example 2030-01-31T09:00:00+01:00"
-        raise Fail("config_invalid", f"{text!r} is no moment", hint=hint) from None
+        raise Fail("config_invalid", f"{text!r} is not a timestamp", hint=hint) from None
 
 
 WAITING = (Handler(HUMAN, human), Handler(SIGNAL, signal), Handler(WORKFLOW, workflow), Handler(WAIT_UNTIL, wait_until))

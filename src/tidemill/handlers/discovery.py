@@ -154,7 +154,7 @@ def _schema_problem(type_: NodeType) -> str:
         except Exception as error:
             return f"{part} of {type_.key}: {type(error).__name__}: {text_of(error)}"
         if problems:
-            return f"{part} of {type_.key} is no JSON Schema: {problems[0].sentence}"
+            return f"{part} of {type_.key} is not a JSON Schema: {problems[0].sentence}"
     return ""
 
 

@@ -65,7 +65,7 @@ def _check(config: Json) -> Iterator[ConfigProblem]:
             yield from _try(smtp.mailbox, text, path)
     for path, name, value in smtp.headers_of(config):
         if smtp.is_own(name):
-            yield ConfigProblem(path, f"{name} cannot be set", "leave it out, or see the other fields")
+            yield ConfigProblem(path, f"{name} cannot be set", "leave it out, or use the other fields")
         else:
             yield from _try(smtp.require_one_line, value, path, "leave it out")
     yield from _try(smtp.require_one_line, config.get("subject"), "/subject", "leave it out")
@@ -78,7 +78,7 @@ def _check_server(server: Mapping[str, Any]) -> Iterator[ConfigProblem]:
     yield from check_not_literal(server.get("password"), "/server/password", "password")
     yield from check_not_literal(server.get("access_token"), "/server/access_token", "token")
     if "access_token" in server and ("password" in server or "username" not in server):
-        message = "it needs a username, and stands instead of a password"
+        message = "an access token needs a username and replaces the password"
         yield ConfigProblem("/server/access_token", message, "see XOAUTH2")
     if server.get("username") and server.get("tls") == "none":
         yield ConfigProblem("/server/tls", _UNENCRYPTED, "set tls to starttls or tls")
@@ -170,10 +170,10 @@ def server_at(url: str) -> smtp.Server:
         tls: Any = options.pop("tls", "tls" if parts.scheme == "smtps" else _tls_at(parts.port))
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise _invalid_url("it is no URL") from None
+        raise _invalid_url("it is not a URL") from None
     foreign = parts.scheme not in ("smtp", "smtps") or parts.path not in ("", "/") or parts.fragment
     problems = {
-        "it is no smtp://HOST": foreign or invalid_host(host),
+        "it is not an smtp:// URL": foreign or invalid_host(host),
         "there is no port 0": port == 0,
         "it has a password and no user": parts.password and not parts.username,
         "smtps:// is tls=tls": parts.scheme == "smtps" and tls != "tls",

@@ -164,9 +164,9 @@ def _not_started(command: Command, error: OSError | ValueError) -> Fail:
     if isinstance(error, ValueError):
         return Fail("config_invalid", f"the command cannot be started: {error}")
     if error.errno == errno.E2BIG:
-        return Fail("config_invalid", "/argv: the arguments are too long", hint="hand long values over in stdin")
+        return Fail("config_invalid", "/argv: the arguments are too long", hint="pass long values in stdin")
     if error.errno in _NOT_THERE:
-        hint = "is the interpreter there that the file names in its first line?"
+        hint = "does the interpreter in its first line exist?"
         return Fail("command_not_found", f"{command.argv[0]} cannot be run: {error.strerror}", hint=hint)
     why = f"no process could be started for a command: {error.strerror}"
     return CapabilityMissing("process_unavailable", why, retryable=True)
@@ -291,12 +291,12 @@ def _opened(folder: str | Path) -> Iterator[int]:
 def _check(config: Json) -> Iterator[ConfigProblem]:
     cwd = config.get("cwd")
     if isinstance(cwd, str) and not is_template(cwd) and not os.path.isabs(cwd):
-        hint = "write the whole path: workers start anywhere"
-        yield ConfigProblem("/cwd", f"{cwd!r} does not begin at the root", hint)
+        hint = "write an absolute path: workers may start in any folder"
+        yield ConfigProblem("/cwd", f"{cwd!r} is not an absolute path", hint)
     inherit = config.get("inherit")
     for number, name in enumerate(inherit if isinstance(inherit, list) else ()):
         if isinstance(name, str) and name.startswith(PRIVATE):
-            yield ConfigProblem(f"/inherit/{number}", f"no command is given {name}", "hand secrets over in `env`")
+            yield ConfigProblem(f"/inherit/{number}", f"commands do not get {name}", "pass secrets in `env`")
 
 
 def command_of(config: Mapping[str, Any], cwd: str, around: Mapping[str, str]) -> Command:
@@ -323,7 +323,7 @@ def _program(name: str, cwd: str, path: str) -> str:
     path_or_name = os.path.join(cwd, name) if "/" in name else name
     found = None if "\0" in path_or_name else shutil.which(path_or_name, path=path)
     if found is None:
-        hint = "name a program, and its arguments each for itself; [sh, -c, …] for a line of shell"
+        hint = "list the program and each argument separately; [sh, -c, …] runs a shell line"
         raise Fail("command_not_found", f"there is no command {truncate(name, QUOTED_MAX)!r}", hint=hint)
     return os.path.abspath(found)
 

@@ -79,7 +79,7 @@ async def message_of(context: NodeContext, now_ms: int) -> OutgoingMessage:
     if not recipients:
         raise _invalid("/to", "there is no recipient")
     if len(recipients) > RECIPIENTS_MAX:
-        hint = "write to a list, or in several messages"
+        hint = "use a mailing list, or send several messages"
         raise _invalid("/to", f"{len(recipients)} recipients, and {RECIPIENTS_MAX} are allowed", hint)
     # All attempts of a visit have the same id, so that a receiver can drop repetitions.
     digest = hashlib.sha256(context.effect_key.encode()).hexdigest()[:32]
@@ -108,14 +108,14 @@ def mailbox(text: str, path: str) -> Mailbox:
     found = _ADDRESS.fullmatch((named["address"] if named else text).strip())
     if found is None:
         hint = "write name@example.com or Name <name@example.com>"
-        raise _invalid(path, f"{truncate(text, HEADER_QUOTED_MAX)!r} is no address", hint)
+        raise _invalid(path, f"{truncate(text, HEADER_QUOTED_MAX)!r} is not an address", hint)
     try:
         domain = found["domain"].encode("idna").decode()
     except UnicodeError:
         domain = ""
     local = found["local"]
     if not _DOMAIN.fullmatch(domain) or local.startswith(".") or local.endswith(".") or ".." in local:
-        raise _invalid(path, f"{truncate(text, HEADER_QUOTED_MAX)!r} is no address")
+        raise _invalid(path, f"{truncate(text, HEADER_QUOTED_MAX)!r} is not an address")
     name = (named["quoted"] or named["plain"] or "") if named else ""
     return Mailbox(name.strip(), f"{local}@{domain}")
 
@@ -123,7 +123,7 @@ def mailbox(text: str, path: str) -> Mailbox:
 def require_one_line(text: str, path: str) -> str:
     """Refuse line breaks and control characters, which could add header lines."""
     if _BREAK.search(text):
-        raise Fail("header_invalid", f"{path}: the end of a line or a control character cannot stand here")
+        raise Fail("header_invalid", f"{path}: line breaks and control characters are not allowed here")
     return text
 
 
@@ -194,9 +194,9 @@ async def _attach(message: EmailMessage, attachment: Mapping[str, Any], path: st
     name = attachment.get("name") or described.get("name") or "attachment"
     media_type = attachment.get("media_type") or described.get("media_type") or "application/octet-stream"
     if not _MEDIA_TYPE.fullmatch(media_type):
-        raise _invalid(f"{path}/media_type", f"{truncate(media_type, HEADER_QUOTED_MAX)!r} is no media type")
+        raise _invalid(f"{path}/media_type", f"{truncate(media_type, HEADER_QUOTED_MAX)!r} is not a media type")
     if "=?" in name:
-        raise Fail("header_invalid", f"{path}/name: this could be read as something else")
+        raise Fail("header_invalid", f"{path}/name: this name is ambiguous")
     kind, _, subtype = media_type.partition("/")
     if isinstance(content, str):
         data = content.encode()
@@ -215,7 +215,7 @@ def _invalid(path: str, message: str, hint: str = "") -> Fail:
 
 Tls = Literal["starttls", "tls", "none"]
 PORTS: dict[Tls, int] = {"starttls": 587, "tls": 465, "none": 25}
-_SILENT = "a server that says nothing at first may want TLS from the beginning: see the port, or set tls to tls"
+_SILENT = "a silent server may expect TLS from the start: check the port, or set tls to tls"
 _METHODS = ("plain", "login")
 _CREDENTIALS_WANTED = frozenset({530, 534, 535, 538})
 
@@ -245,7 +245,7 @@ async def deliver(message: OutgoingMessage, server: Server, dialer: TcpConnector
             await session.quit()
             return reply
     except TimeoutError as error:
-        why = f"{server.host} did not take the message within {total_ms / 1_000:g} s"
+        why = f"{server.host} did not accept the message within {total_ms / 1_000:g} s"
         hint = TOO_SLOW if session.greeted or server.tls == "tls" else _SILENT
         raise Fail("timeout", why, retryable=True, unknown_outcome=session.sending, hint=hint) from error
 
@@ -285,7 +285,7 @@ class _Session:
             return
         host = self._server.host
         if not self._smtp.supports_extension("starttls"):
-            raise CallFailed("tls_failed", f"{host} does not offer to encrypt", hint="set tls to tls, or to none")
+            raise CallFailed("tls_failed", f"{host} does not offer encryption", hint="set tls to tls, or to none")
         with self._translate_errors("STARTTLS"):
             await self._smtp.starttls()
             await self._smtp.ehlo()
@@ -296,8 +296,8 @@ class _Session:
         method = "xoauth2" if server.access_token else next((each for each in _METHODS if each in offered), "")
         if method not in offered:
             wanted = ("XOAUTH2",) if server.access_token else tuple(method.upper() for method in _METHODS)
-            message = f"{server.host} offers none of the methods to log in: {', '.join(wanted)}"
-            raise Fail("auth_failed", message, hint="leave out the username, or see the server")
+            message = f"{server.host} offers none of the login methods: {', '.join(wanted)}"
+            raise Fail("auth_failed", message, hint="leave out the username, or check the server")
         log_in = getattr(self._smtp, f"auth_{method}")
         with self._translate_errors("the credentials"):
             await log_in(server.username, server.access_token or server.password)
@@ -364,8 +364,8 @@ class _Session:
             raise self._login_refused(error.code, error.message) from error
         except SMTPResponseException as error:
             if error.code < 0:
-                message = f"{self._server.host} does not speak like a mail server"
-                raise CallFailed("response_invalid", message, hint="see host, port and tls") from error
+                message = f"{self._server.host} does not speak SMTP"
+                raise CallFailed("response_invalid", message, hint="check host, port and tls") from error
             raise self._refused(error.code, error.message, what) from error
         except ssl.SSLError as error:
             raise tls_failed(error, self._server.host) from error
@@ -375,7 +375,7 @@ class _Session:
             raise self._disconnected() from error
 
     def _disconnected(self) -> CallFailed:
-        return CallFailed("connection_failed", f"{self._server.host} has hung up", retryable=True)
+        return CallFailed("connection_failed", f"{self._server.host} closed the connection", retryable=True)
 
     def _require(self, reply: SMTPResponse, expected: int, what: str) -> None:
         if reply.code != expected:
@@ -389,7 +389,7 @@ class _Session:
 
     def _login_refused(self, code: int, text: str) -> Fail:
         message = f"{self._server.host} does not accept the credentials: {self._quote(code, text)}"
-        hint = "see username and access_token" if self._server.access_token else "see username and password"
+        hint = "check username and access_token" if self._server.access_token else "check username and password"
         return Fail("auth_failed", message, retryable=400 <= code < 500, hint=hint)
 
     def _quote(self, code: int, text: str) -> str:

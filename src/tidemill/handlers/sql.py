@@ -57,7 +57,7 @@ class Database(Protocol):
     async def run(self, text: str, parameters: Parameters, timeout_ms: int | None = None) -> Any:
         """Execute in a transaction, which cancellation rolls back; returns `{rows, count, changed}`. Raises `Fail`.
 
-        `timeout_ms` is when the caller will cancel it, for a server that goes on when this process dies.
+        `timeout_ms` is when the caller will cancel it, for a server that continues when this process dies.
         """
 
     async def close(self) -> None:
@@ -113,7 +113,7 @@ class AnswerBuilder:
         self._rows.append(row)
         self._size += len(msgspec.json.encode(row))
         if len(self._rows) > ROWS_MAX or self._size > ANSWER_BYTES_MAX:
-            message = f"it answers more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
+            message = f"it returns more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
             raise Fail("sql_answer_too_large", message, hint="ask for less, with WHERE or LIMIT")
 
     def _check(self, name: str, value: Any) -> None:
@@ -122,9 +122,9 @@ class AnswerBuilder:
                 self._check(name, each)
         elif isinstance(value, bytes):
             hint = f"ask for {self._bytes_as.format(name)}"
-            raise Fail("sql_failed", f"the column {name} holds bytes, which JSON does not have", hint=hint)
+            raise Fail("sql_failed", f"the column {name} holds bytes, which JSON cannot represent", hint=hint)
         elif isinstance(value, float) and not math.isfinite(value):
-            raise Fail("sql_failed", f"the column {name} holds a number that JSON does not have")
+            raise Fail("sql_failed", f"the column {name} holds a number that JSON cannot represent")
 
     def build(self, changed: int) -> dict[str, Any]:
         return {"rows": self._rows, "count": len(self._rows), "changed": changed}
@@ -141,7 +141,7 @@ NOT_ENABLED_MESSAGE = "the operator has not enabled SQL on the store"
 NOT_ENABLED_HINT = f"the operator writes `store = true` under `[sql]` in {CONFIG_FILE}, or sets TIDEMILL_SQL_STORE=on"
 SECRET_ON_STORE = "a secret must not be written into the store"
 NOT_CONSTANT = "the statement is a constant: values that are written into it could change what it does"
-NOTHING = "there is no statement, only a comment or nothing"
+NOTHING = "there is no statement"
 
 
 def sql_handler(
@@ -199,7 +199,7 @@ def sql_handler(
             yield ConfigProblem("/database", NOT_ENABLED_MESSAGE, NOT_ENABLED_HINT, code=NOT_ENABLED)
         elif name == STORE and not has_own:
             hint = "name a database, or use a store with SQL"
-            yield ConfigProblem("/database", "this store takes no statements", hint)
+            yield ConfigProblem("/database", "this store does not support statements", hint)
         elif name != STORE and name not in databases:
             yield ConfigProblem(
                 "/database", f'there is no database "{name}"', _hint(databases), code="database_unknown"
@@ -208,7 +208,7 @@ def sql_handler(
             spoken = databases[name].dialect if name in databases else dialect
             if is_several(text, spoken):
                 hint = "give each of them a node of its own"
-                yield ConfigProblem("/statement", "there is more than one statement", hint)
+                yield ConfigProblem("/statement", "more than one statement was given", hint)
             if is_nothing(text, spoken):
                 yield ConfigProblem("/statement", NOTHING, "write one statement")
 
@@ -219,7 +219,7 @@ SQL = NodeType(
     name="sql",
     title="SQL statement",
     icon="database",
-    description="Does one parameterised statement; on the run's own store exactly once.",
+    description="Executes one parameterised statement; on the run's own store exactly once.",
     secret_fields=("parameters",),
     # On the store statements wait for one another, so more of them would only occupy places of workers.
     capabilities=Capabilities(concurrency=8),
@@ -240,7 +240,7 @@ SQL = NodeType(
 
 async def _dry_run(own: TransactionalStatements | None, statement: Statement) -> Done:
     if own is None:
-        raise Fail("database_unknown", "this store takes no statements", hint="name a database")
+        raise Fail("database_unknown", "this store does not support statements", hint="name a database")
     try:
         statement = await own.dry_run(statement)
     except Rejected as refused:

@@ -27,7 +27,7 @@ BUSY_MS = 5_000
 ROWS_MAX = 10_000
 ANSWER_BYTES_MAX = 4_194_304
 FRAME_MAX = ANSWER_BYTES_MAX + 2 * ROWS_MAX
-SQL_HINT = "try the statement by hand with the same parameters"
+SQL_HINT = "try the statement manually with the same parameters"
 MISSING_HINT = "add it to parameters"
 NOTHING_ELSE = "read and change rows, or make, change and drop tables and indexes of the file"
 
@@ -37,8 +37,8 @@ _ALLOWED = {
     *(apsw.SQLITE_DROP_TABLE, apsw.SQLITE_DROP_INDEX, apsw.SQLITE_REINDEX, apsw.SQLITE_ANALYZE),
 }
 _REASONS = {
-    apsw.SQLITE_TRANSACTION: "BEGIN, COMMIT and ROLLBACK are the node's own affair",
-    apsw.SQLITE_SAVEPOINT: "savepoints are the node's own affair",
+    apsw.SQLITE_TRANSACTION: "the node itself begins, commits and rolls back",
+    apsw.SQLITE_SAVEPOINT: "savepoints are not allowed",
     apsw.SQLITE_ATTACH: "other files cannot be attached",
     apsw.SQLITE_DETACH: "other files cannot be attached",
     apsw.SQLITE_PRAGMA: "pragmas are not allowed",
@@ -107,10 +107,10 @@ def _why_denied(operation: int, first: str | None, second: str | None, schema: s
     if operation == apsw.SQLITE_PRAGMA and first in _PRAGMAS_ALLOWED and second is None:
         return ""
     if operation not in _ALLOWED:
-        return _REASONS.get(operation, "only tables and indexes can be made, and only rows be changed")
+        return _REASONS.get(operation, "only tables and indexes can be created, and only rows changed")
     if schema in (None, "main") or str(first) in _TEMPORARY_SCHEMA:
         return ""
-    return "only the file's own tables can be used, and nothing that is temporary"
+    return "only the file's own tables can be used, and no temporary ones"
 
 
 def _answer(connection: apsw.Connection, text: str, parameters: Any) -> bytes:
@@ -140,10 +140,10 @@ def _answer(connection: apsw.Connection, text: str, parameters: Any) -> bytes:
             rows.append(_row(columns[0], row))
             size += len(rows[-1].encode())
             if len(rows) > ROWS_MAX or size > ANSWER_BYTES_MAX:
-                message = f"it answers more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
+                message = f"it returns more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
                 raise Refused("sql_answer_too_large", message, "ask for less, with WHERE or LIMIT")
     except apsw.ExecTraceAbort:
-        raise Refused("sql_failed", "there is more than one statement") from None
+        raise Refused("sql_failed", "more than one statement was given") from None
     except KeyError as error:
         raise Refused("sql_failed", f"the parameter {error.args[0]!r} is missing", MISSING_HINT) from None
     except (OverflowError, TypeError, ValueError) as error:
@@ -161,8 +161,8 @@ def _answer(connection: apsw.Connection, text: str, parameters: Any) -> bytes:
 def _row(columns: Sequence[str], values: Sequence[Any]) -> str:
     for name, value in zip(columns, values, strict=True):
         if isinstance(value, bytes):
-            message = f"the column {name} holds bytes, which JSON does not have"
+            message = f"the column {name} holds bytes, which JSON cannot represent"
             raise Refused("sql_failed", message, f"ask for hex({name})")
         if isinstance(value, float) and not math.isfinite(value):
-            raise Refused("sql_failed", f"the column {name} holds a number that JSON does not have")
+            raise Refused("sql_failed", f"the column {name} holds a number that JSON cannot represent")
     return json.dumps(dict(zip(columns, values, strict=True)), ensure_ascii=False, separators=(",", ":"))

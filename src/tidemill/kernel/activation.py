@@ -305,7 +305,7 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
 
 
 def _chunk_key(index: int) -> int:
-    """The key of an item's chunk in `by_index`; negative, so that it is no item's index."""
+    """The key of an item's chunk in `by_index`; negative, so that it is not an item's index."""
     return ~(index // CHUNK_ITEMS)
 
 

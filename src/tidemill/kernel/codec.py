@@ -1,4 +1,4 @@
-"""Events to bytes and back. Golden samples of every event are under test: the bytes are stored for ever.
+"""Events and snapshots to bytes and back. Golden samples of every event are under test: the bytes are stored for ever.
 
 The upcasts of its type lift an event of an older format, one format at a time, so that the kernel sees only the
 present format. An event of a newer version is refused (`event_newer`) instead of being misread: one of an unknown type,
@@ -8,13 +8,14 @@ of a newer format, or with more fields than its type has here. A process of this
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, get_args
 
 import msgspec
 
 from tidemill.errors import Rejected, rejected
 from tidemill.kernel.events import AnyEvent
+from tidemill.kernel.state import State
 
 Upcast = Callable[[list[Any]], list[Any]]
 
@@ -86,7 +87,7 @@ def _lift(fields: Any) -> AnyEvent:
 
 def _newer(tag: str) -> Rejected:
     message = f"an event of type {tag[:100]} was written by a newer version"
-    return rejected("event_newer", message, hint="upgrade Tidemill; workers of the newer version go on with the run")
+    return rejected("event_newer", message, hint="upgrade Tidemill; workers of the newer version continue the run")
 
 
 def plain(event: AnyEvent, seq: int, *, bytes_max: int | None = None) -> dict[str, Any]:
@@ -117,3 +118,34 @@ def _readable(value: Any) -> Any:
     if isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
         return [_readable(each) for each in value]
     return value
+
+
+SNAPSHOT_FORMAT = 5
+"""First byte of a snapshot. Raise it whenever the fields of `State` or of an event change; a test checks this.
+
+A snapshot hides the events before it. With another format an older version folds the log instead, and meets there what
+it does not know.
+
+It stays below 0x80, because snapshots of earlier versions start as msgpack arrays do: 0xdc, or 0x90 to 0x9f.
+"""
+
+_SNAPSHOT_MARK = bytes([SNAPSHOT_FORMAT])
+
+
+class SnapshotFormatUnknown(ValueError):
+    """Another version wrote the snapshot: fold the log from its first event."""
+
+
+def encode_state(state: State) -> bytes:
+    return _SNAPSHOT_MARK + _ENCODER.encode(state)
+
+
+def decode_state(raw: bytes) -> State:
+    if raw[:1] != _SNAPSHOT_MARK:
+        raise SnapshotFormatUnknown(f"a snapshot of another format: it begins with {raw[:1].hex() or 'nothing'}")
+    return _state_decoder().decode(memoryview(raw)[1:])
+
+
+@cache
+def _state_decoder() -> msgspec.msgpack.Decoder[State]:
+    return msgspec.msgpack.Decoder(State)

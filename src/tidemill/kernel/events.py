@@ -63,7 +63,7 @@ class Route(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unkno
     reason: str = ""
     """Why the branch chose these targets."""
     again_reason: str = ""
-    """Why the loop goes on or ends."""
+    """Why the loop continues or ends."""
     reads: tuple[Reading, ...] = ()
 
 
@@ -131,7 +131,7 @@ class Join(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknow
 
 
 class RunRetried(Event, frozen=True, array_like=True, kw_only=True, tag="RunRetried"):
-    """A FAILED or CANCELLED run goes on: failed and cancelled visits are PENDING again, with the same number."""
+    """A FAILED or CANCELLED run continues: failed and cancelled visits are PENDING again, with the same number."""
 
     nodes: tuple[Reopened, ...]
     emitted: int
@@ -156,7 +156,7 @@ class RunRewound(Event, frozen=True, array_like=True, kw_only=True, tag="RunRewo
     """Looping nodes whose loop restarts at pass 0."""
     reason: str = ""
     undecided: tuple[tuple[str, str], ...] = ()
-    """Edges (from, to) that are undecided again because their loop goes on."""
+    """Edges (from, to) that are undecided again because their loop continues."""
 
 
 class RunPatched(Event, frozen=True, array_like=True, kw_only=True, tag="RunPatched"):
@@ -292,7 +292,7 @@ class NodeAppended(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="N
     token: int = 0
     """Fence of the lease under which the record was added."""
     reserved: Spend | None = None
-    """What the next call of a model may spend, set aside from the budget of the run."""
+    """What the next model call may spend, reserved from the budget of the run."""
     spent: Spend | None = None
     """What the last call has spent; it settles the reservation."""
 

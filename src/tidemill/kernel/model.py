@@ -285,4 +285,4 @@ def decode_workflow(raw: bytes) -> Workflow:
 
 def _newer(reason: str) -> Rejected:
     message = f"a workflow was compiled by a newer version: {reason}"
-    return rejected("workflow_newer", message, hint="upgrade Tidemill; workers of the newer version go on with it")
+    return rejected("workflow_newer", message, hint="upgrade Tidemill; workers of the newer version continue it")

@@ -36,7 +36,7 @@ def told(route: ev.Route | None, taken: Sequence[str]) -> str:
     loop = ""
     if route.again is not None:
         # Only the last pass takes edges.
-        continued = "the loop has no pass left" if taken else "the loop goes on"
+        continued = "the loop has no pass left" if taken else "the loop continues"
         loop = continued if route.again else "the loop ended"
         loop += f": {route.again_reason}" if route.again_reason else ""
     return "; ".join(part for part in (loop, route.reason) if part)
@@ -214,7 +214,7 @@ def _dead_end(state: State, node: Node) -> str:
         if looping is None:
             return skipped
         with_it = "" if looping == node.id else f" and {looping} with it"
-        return f"{skipped}{with_it}, which ended the loop; let the condition of {looping} end it instead"
+        return f"{skipped}{with_it}, which ended the loop; end the loop with the condition of {looping} instead"
     # With declared outputs, a way may end at a node that leads on only when something goes wrong.
     leads_on = node.plain or node.branch or (node.loop and node.loop.break_path) or state.outputs is None
     if visit.status == "COMPLETED" and node.outbound and leads_on and not visit.edges_taken:

@@ -1,8 +1,8 @@
-"""Budgets of runs for language models: what is spent, what is set aside, and what is left.
+"""Budgets of runs for language models: what is spent, reserved and left.
 
-An amount is set aside in the commit before a call and settled in the commit after it, so that calls at the same time
+An amount is reserved in the commit before a call and settled in the commit after it, so that calls at the same time
 never share what is left. A run whose budget is used up makes no further call; a call whose end is unknown counts as
-spent. A child run gets a part of its parent's budget, which is set aside while the parent waits for it.
+spent. A child run gets a part of its parent's budget, which is reserved while the parent waits for it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOTHING_SPENT = Spend()
 
 
 class Budget(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
-    """The most that may be spent on language models; None is no limit."""
+    """The most that may be spent on language models; None means no limit."""
 
     calls: int | None = None
     tokens: int | None = None
@@ -78,7 +78,7 @@ def share_of(wanted: Budget | None, left: Budget) -> Budget:
 
 
 def as_spend(budget: Budget) -> Spend:
-    """The amount that a budget sets aside; what it does not limit, it does not set aside."""
+    """The amount that a budget reserves; it reserves nothing that it does not limit."""
     return Spend(*(limit or 0 for limit in _limits(budget)))
 
 

@@ -1,4 +1,4 @@
-"""The state of a run after its first n events: plain values that `evolve` changes and `decide` reads; snapshot codec.
+"""The state of a run after its first n events: plain values that `evolve` changes and `decide` reads.
 
 The caller that folds a state owns it. `decide` works on a *draft*, which shares everything with its base and copies a
 visit on its first write, so that a decision costs what it touches, not the size of the run. Containers that grow
@@ -7,7 +7,6 @@ with the graph (visits, edges, items) are never copied whole: an OverlayDict hol
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -197,7 +196,7 @@ class State(msgspec.Struct, array_like=True, gc=False):
     spent: Spend = NOTHING_SPENT
     """What the run and its children have spent on language models."""
     reserved: Spend = NOTHING_SPENT
-    """What is set aside of its budget for calls in flight and child runs."""
+    """What is reserved of its budget for calls in flight and child runs."""
     spent_by_children: Spend = NOTHING_SPENT
     """The part of `spent` that child runs have spent."""
     behind: dict[str, Visit] | None = None
@@ -315,35 +314,3 @@ def find_activation(state: State, key: str) -> Activation | None:
     if visit.visit != int(number):
         return None
     return visit if index == "-1" or visit.map is None else visit.map.get(int(index))
-
-
-SNAPSHOT_FORMAT = 5
-"""First byte of a snapshot. Raise it whenever the fields of `State` or of an event change; a test checks this.
-
-A snapshot hides the events before it. With another format an older version folds the log instead, and meets there what
-it does not know.
-
-It stays below 0x80, because snapshots of earlier versions start as msgpack arrays do: 0xdc, or 0x90 to 0x9f.
-"""
-
-_FORMAT = bytes([SNAPSHOT_FORMAT])
-_ENCODER = msgspec.msgpack.Encoder()
-
-
-class SnapshotFormatUnknown(ValueError):
-    """Another version wrote the snapshot: fold the log from its first event."""
-
-
-def encode_state(state: State) -> bytes:
-    return _FORMAT + _ENCODER.encode(state)
-
-
-def decode_state(raw: bytes) -> State:
-    if raw[:1] != _FORMAT:
-        raise SnapshotFormatUnknown(f"a snapshot of another format: it begins with {raw[:1].hex() or 'nothing'}")
-    return _decoder().decode(memoryview(raw)[1:])
-
-
-@cache
-def _decoder() -> msgspec.msgpack.Decoder[State]:
-    return msgspec.msgpack.Decoder(State)

@@ -186,7 +186,7 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise CallFailed("url_invalid", f"{problem}: {host!r}", hint=hint)
         name = plain_name(host)
         if is_local_name(name) and all(entry.name != name for entry in self.entries):
-            raise _refused(f"{name} is not part of the open internet", _entry(name, port))
+            raise _refused(f"{name} is not on the public internet", _entry(name, port))
 
     def opening(self, host: str, port: int) -> Egress:
         """The policy with one more entry, for a host that the operator has configured."""
@@ -204,7 +204,7 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 opening = str(address) if is_metadata(address) else name
                 raise _refused(f"{where} is a {kind} address", _entry(opening, port))
             if port not in PORTS:
-                raise _refused(f"port {port} of {name} is not open", _entry(name, port))
+                raise _refused(f"port {port} of {name} is not allowed", _entry(name, port))
 
 
 def _entry(host: str, port: int) -> str:
@@ -252,7 +252,7 @@ def _split_port(text: str) -> tuple[str, str]:
 
 def _invalid_entry(text: str) -> TidemillError:
     hint = "write HOST, HOST:PORT, HOST:* for all ports, ADDRESS, NETWORK/BITS or http://HOST:PORT"
-    return rejected("egress_entry_invalid", f"{text!r} is no entry of an allow-list", hint=hint)
+    return rejected("egress_entry_invalid", f"{text!r} is not an entry of an allow-list", hint=hint)
 
 
 def shown(url: str) -> str:

@@ -49,7 +49,7 @@ async def read_body(chunks: AsyncIterator[bytes], encoding: str, limits: Limits)
             if produced > limits.bytes_max:
                 raise too_large(limits.bytes_max)
             if produced > max(_RATIO_FROM_BYTES, received * limits.ratio_max):
-                message = f"the answer grows more than {limits.ratio_max} times when it is decompressed"
+                message = f"the response grows more than {limits.ratio_max} times when decompressed"
                 raise CallFailed("response_too_large", message)
             yield piece
     if unpack is not None:
@@ -57,7 +57,7 @@ async def read_body(chunks: AsyncIterator[bytes], encoding: str, limits: Limits)
 
 
 def too_large(bytes_max: int) -> CallFailed:
-    hint = "ask for less, e.g. page by page; `tidemill nodes show http` tells how far max_bytes may be raised"
+    hint = "ask for less, e.g. page by page; `tidemill nodes show http` shows how far max_bytes can be raised"
     return CallFailed("response_too_large", f"the answer is longer than {bytes_max:,} bytes", hint=hint)
 
 
@@ -116,8 +116,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: int | None = None
     bytes_max: int | None = None
     redirects_max: int | None = None
-    forbidden_at: Callable[[str], str] | None = None
-    """The name of a secret in this call that may not be sent to an origin; empty if there is none."""
+    forbidden_at: Callable[..., str] | None = None
+    """The name of a secret in this call that may not be sent to an origin; empty if there is none. With `texts`, only
+    secrets in these count."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,15 +208,15 @@ class Fetcher:
             redirects_max = min(call.redirects_max, redirects_max)
         hop = _first_hop(call)
         if call.forbidden_at is not None:
-            # A redirect to another origin carries nothing that could be secret.
-            check_secrets(call.forbidden_at, f"{hop.url.scheme}://{hop.url.netloc.decode()}")
+            # A redirect to another origin carries nothing that is secret.
+            check_secrets(call.forbidden_at, origin_text(hop.url))
         for _ in range(redirects_max + 1):
             response = await self.transport().handle_async_request(hop.request())
             location = response.headers.get("location")
             if response.status_code not in REDIRECTS or not location or not redirects_max:
                 return response, hop.url
             await response.aclose()
-            hop = hop.redirected(location, response.status_code)
+            hop = hop.redirected(location, response.status_code, call.forbidden_at)
         message = f"{call.method} {shown(call.url)} was redirected more than {redirects_max} times"
         raise CallFailed("too_many_redirects", message)
 
@@ -238,21 +239,30 @@ class _Hop(msgspec.Struct, frozen=True, kw_only=True):
         extensions = {transport.REPEATABLE: self.repeatable}
         return httpx2.Request(self.method, self.url, headers=headers, content=self.body, extensions=extensions)
 
-    def redirected(self, location: str, status: int) -> _Hop:
-        """The next hop. Another origin gets neither credentials, nor headers, nor the body."""
+    def redirected(self, location: str, status: int, forbidden_at: Callable[..., str] | None) -> _Hop:
+        """The next hop. Another origin gets neither credentials, nor other than harmless headers, nor the body."""
         url, headers, repeatable = read_url(location, self.url), self.headers, self.repeatable
         same = origin(url) == origin(self.url)
         if not same:
             repeatable = without_key(repeatable)
-            headers = {name: value for name, value in headers.items() if name in HARMLESS}
+            headers = harmless(headers, url, forbidden_at)
         # Only these redirects repeat the request; the others become a GET.
         if status in (307, 308) or self.method in ("GET", "HEAD"):
             if self.body and not same:
-                message = f"{shown(str(self.url))} wants the body to be sent to {url.host}"
-                raise CallFailed("egress_refused", message, hint="call the other host itself, if it is meant")
+                message = f"{shown(str(self.url))} redirects the body to {url.host}"
+                raise CallFailed("egress_refused", message, hint="call that host directly if you intend to")
             return _Hop(method=self.method, url=url, headers=headers, body=self.body, repeatable=repeatable)
         headers = {name: value for name, value in headers.items() if name != "content-type"}
         return _Hop(method="GET", url=url, headers=headers, body=b"", repeatable=without_key(repeatable))
+
+
+def harmless(headers: Mapping[str, str], url: httpx2.URL, forbidden_at: Callable[..., str] | None) -> dict[str, str]:
+    """The headers that another origin may get: none that says who asks, and none with a secret that is not for it."""
+    known = {name: value for name, value in headers.items() if name in HARMLESS}
+    if forbidden_at is None:
+        return known
+    there = origin_text(url)
+    return {name: value for name, value in known.items() if not forbidden_at(there, texts=(value,))}
 
 
 def check_secrets(forbidden_at: Callable[[str], str], origin: str) -> None:
@@ -303,8 +313,8 @@ def read_url(text: str, base: httpx2.URL | None = None) -> httpx2.URL:
     except httpx2.InvalidURL:
         # The library's message may quote a part of a password.
         what = shown(text) if base is None else f"{shown(text)}, a redirect,"
-        hint = "see its host and its port; special characters in a value are written with percent signs"
-        raise CallFailed("url_invalid", f"{what} is no URL", hint=hint) from None
+        hint = "check its host and port; percent-encode special characters in values"
+        raise CallFailed("url_invalid", f"{what} is not a URL", hint=hint) from None
     if not url.scheme:
         raise CallFailed("url_invalid", "the URL has no scheme", hint="begin with https:// and a host")
     if url.userinfo:
@@ -316,6 +326,11 @@ def read_url(text: str, base: httpx2.URL | None = None) -> httpx2.URL:
 def origin(url: httpx2.URL) -> tuple[str, bytes, int | None]:
     """The scope of credentials."""
     return url.scheme, url.raw_host, url.port
+
+
+def origin_text(url: httpx2.URL) -> str:
+    """The same as text, as the operator's grants name it."""
+    return f"{url.scheme}://{url.netloc.decode()}"
 
 
 def same_origin(one: str, other: str) -> bool:

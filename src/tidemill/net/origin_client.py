@@ -38,8 +38,8 @@ class _OriginTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         try:
             if origin(request.url) != self._origin:
-                message = f"the server leads to {request.url.host}, which is not its own origin"
-                raise CallFailed("egress_refused", message, hint="configure the address that is meant")
+                message = f"the server redirects to {request.url.host}, which is not its own origin"
+                raise CallFailed("egress_refused", message, hint="configure the final address")
             response = await self._fetcher.transport().handle_async_request(request)
         except CallFailed as failed:
             self._on_failure(failed)

@@ -482,13 +482,13 @@ class _Body(httpx2.AsyncByteStream):
 
 # Errors.
 
-_NO_TLS = "this port does not seem to speak TLS: see the port, or call it with http:// (a mail server with starttls)"
+_NO_TLS = "this port does not seem to speak TLS: check the port, or use http:// (for a mail server starttls)"
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
 """Reasons that versions of OpenSSL give for bytes that are not TLS."""
 _ALERT = b"\x15\x03"
 """Start of a TLS alert, which a TLS server sends in reply to plain HTTP."""
-_NO_HOST = "see the spelling of the host, and whether this machine can resolve names"
-_NOT_LISTENING = "see whether the service runs there, and the port"
+_NO_HOST = "check the spelling of the host, and whether this machine can resolve names"
+_NOT_LISTENING = "check that the service runs there, and the port"
 ERRORS = (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.UnsupportedProtocol)
 
 
@@ -497,10 +497,10 @@ def failed(error: Exception, host: str, hint: str = "") -> CallFailed:
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return tls_failed(cause, host)
     if isinstance(error, HandshakeTimeout):
-        message = f"{host} did not begin to encrypt in time"
+        message = f"{host} did not complete the TLS handshake in time"
         return CallFailed("timeout", message, retryable=True, hint=_NO_TLS, unsent=True)
     if isinstance(error, HandshakeFailed):
-        message = f"{host} has hung up instead of encrypting"
+        message = f"{host} closed the connection during the TLS handshake"
         return CallFailed("connection_failed", message, retryable=True, hint=_NO_TLS, unsent=True)
     if isinstance(error, httpcore2.TimeoutException):
         return CallFailed("timeout", f"{host} did not answer in time", retryable=True, hint=TOO_SLOW)
@@ -517,7 +517,7 @@ def failed(error: Exception, host: str, hint: str = "") -> CallFailed:
 
 
 def tls_failed(error: ssl.SSLError, host: str) -> CallFailed:
-    certificate = "see the certificate of the server, and which authorities this machine trusts"
+    certificate = "check the certificate of the server, and which authorities this machine trusts"
     hint = _NO_TLS if error.reason in _NOT_TLS else certificate
     reason = getattr(error, "verify_message", "") or error.reason or error
     return CallFailed("tls_failed", f"there is no secure connection to {host}: {reason}", hint=hint)

@@ -49,7 +49,7 @@ class Gauge(NamedTuple):
 
 _GAUGES = {
     "tidemill_runs_live": "Runs that have not ended, by status.",
-    "tidemill_runs_stuck": "Runs without progress and without a reason for it.",
+    "tidemill_runs_stuck": "Runs that make no progress and wait for nothing known.",
     "tidemill_approvals_waiting": "Approvals that wait for a decision.",
     "tidemill_dead_letters_open": "Failures that wait for an operator.",
     "tidemill_queue_jobs": "Jobs by queue and state: ready, leased, or due later.",
@@ -174,7 +174,9 @@ def read_address(text: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if (colon or not host) and port.isascii() and port.isdecimal() and int(port) < 65_536 and " " not in host:
         return host or LOOPBACK, int(port)
-    raise rejected("option_invalid", f"{text!r} is no address", hint="write HOST:PORT, or :9100 for this machine only")
+    raise rejected(
+        "option_invalid", f"{text!r} is not an address", hint="write HOST:PORT, or :9100 for this machine only"
+    )
 
 
 class MetricsServer:

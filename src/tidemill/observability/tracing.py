@@ -218,7 +218,9 @@ def _tracer_of(provider: TracerProvider) -> Tracer:
 
     tracer = provider.get_tracer("tidemill", __version__)
     if not isinstance(tracer, Tracer):
-        message = f"{type(provider).__name__} is no provider of opentelemetry-sdk, or OTEL_SDK_DISABLED switches it off"
+        message = (
+            f"{type(provider).__name__} is not a provider of opentelemetry-sdk, or OTEL_SDK_DISABLED switches it off"
+        )
         hint = "pass opentelemetry.sdk.trace.TracerProvider()"
         raise rejected("tracer_provider_invalid", message, path="/tracer_provider", hint=hint)
     # No one else uses the tracer of this name.

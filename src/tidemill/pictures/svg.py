@@ -85,7 +85,7 @@ class AnyNodeType(Mapping[str, Sequence[NodeType]]):
 def compiled(document: Any) -> Workflow:
     """The workflow of a document: a mapping, its YAML or JSON text, its file, or a compiled one.
 
-    Text without a line break that is no JSON object is the path of a file.
+    Text without a line break that is not a JSON object is the path of a file.
     """
     from tidemill.kernel.compile.compiler import compile_document
     from tidemill.kernel.document.normalize import with_stand_ins

@@ -159,7 +159,7 @@ class ChildProcess(SupervisedProcess):
 
 
 class Pool:
-    """Warm children, each with one call at a time; it ends those that are idle for long, if it is told how long.
+    """Warm children, each with one call at a time; with `idle_seconds`, those that are idle for longer are ended.
 
     A pool belongs to one event loop until it is closed.
     """

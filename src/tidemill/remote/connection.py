@@ -24,7 +24,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 PATIENCE_S = 30.0
 """How long a request is repeated while the server does not answer, as it does when it is restarted."""
 CONNECT_PATIENCE_S = 0.5
-"""The same for the first request of a connection: an address that is wrong is told at once."""
+"""The same for the first request of a connection: a wrong address is reported at once."""
 TIMEOUT_S = 60.0
 SILENCE_S = 60.0
 """How long a stream may be silent; the server says something more often."""
@@ -101,7 +101,7 @@ class Connection:
             listed = msgspec.json.decode(response.content)["problems"]
             problems = [msgspec.convert(each, Problem) for each in listed]
         except (msgspec.MsgspecError, KeyError, TypeError):
-            message = f"{self.url} answered {response.status_code}, and not as a Tidemill server does"
+            message = f"{self.url} answered {response.status_code}, but not like a Tidemill server"
             raise ServerUnavailable(message) from None
         if response.status_code >= 500:
             raise ServerUnavailable(f"the server at {self.url} could not do it: {problems[0].message}")
@@ -174,18 +174,8 @@ def hints(kind: Any) -> dict[str, Any]:
 
 async def frames(response: httpx2.Response) -> AsyncIterator[tuple[str, int | None, Any]]:
     """The frames of an event stream: kind, seq if it is an event of the log, and data."""
-    kind, seq, data = "", None, ""
-    async for line in response.aiter_lines():
-        if not line:
-            if data:
-                yield kind, seq, msgspec.json.decode(data)
-            kind, seq, data = "", None, ""
-            continue
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "event":
-            kind = value
-        elif name == "id" and value.isdecimal():
-            seq = int(value)
-        elif name == "data":
-            data += value
+    async for each in httpx2.EventSource(response, max_event_size=None):
+        if each.data:
+            # An id holds for the frames behind it, too.
+            is_event = each.event == "message" and each.id.isdecimal()
+            yield each.event, int(each.id) if is_event else None, msgspec.json.decode(each.data)

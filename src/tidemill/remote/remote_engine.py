@@ -65,7 +65,7 @@ class RemoteEngine(Engine):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             hint = f"write {DEFAULT_SERVER} or https://tidemill.example.com"
-            raise rejected("server_unknown", f"{url!r} is no address of a server", hint=hint)
+            raise rejected("server_unknown", f"{url!r} is not the address of a server", hint=hint)
         self._connection = connection = Connection(url, key)
         self._published, self._functions = {}, {}
         self.worker, self.url = None, connection.url

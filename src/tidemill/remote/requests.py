@@ -113,7 +113,7 @@ class RemoteService:
 
 
 async def refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
-    hint = "do it beside the store: --store URL, or tidemill.open(URL)"
+    hint = "open the store directly: --store URL, or tidemill.open(URL)"
     raise rejected("not_remote", f"a server does not offer `{name}`", hint=hint)
 
 

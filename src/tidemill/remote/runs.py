@@ -163,7 +163,7 @@ class RemoteRuns(RemoteService):
         named = [uuid4().hex for _ in given] if keys is None else list(keys)
         if len(named) != len(given) or len(set(named)) != len(named):
             message = f"{len(named)} keys, {len(set(named))} of them different, for {len(given)} inputs"
-            raise rejected("keys_mismatch", message, path="/keys", hint="give one key of its own for each input")
+            raise rejected("keys_mismatch", message, path="/keys", hint="give a unique key for each input")
         shared = {
             "workflow": workflow,
             "labels": dict(labels or {}),
@@ -242,7 +242,7 @@ class RemoteRuns(RemoteService):
                         elif live and kind == "live":
                             yield data
             except (CutOff, Unavailable) as error:
-                # The next request continues behind the last event.
+                # The next request continues after the last event.
                 if loop.time() - heard > PATIENCE_S:
                     raise ServerUnavailable(f"the server at {self._connection.url} does not answer: {error}") from error
             except Rejected as refusal:
@@ -353,7 +353,7 @@ class RemoteInspection(RemoteService):
     async def follow_logs(self, run_id: str, node: str | None = None, **more: Any) -> AsyncIterator[LogLine]:
         last: LogLine | None = None
         while True:
-            # Asked first: what was said before the end is written before it is told.
+            # Checked first: lines from before the end are written before the end is reported.
             over = (await self._ask(Route("GET", "/runs/{run_id}"), {"run_id": run_id}))["ended_ms"] is not None
             lines = await self.logs(run_id, node, **more)
             known = len(lines) - lines[::-1].index(last) if last in lines else 0

@@ -41,7 +41,7 @@ from tidemill.remote.requests import (
     json_value,
     page_of,
 )
-from tidemill.security.identity import check_roles_of_key
+from tidemill.security.roles import check_roles_of_key
 from tidemill.triggers.service import ScheduleService
 
 

@@ -56,7 +56,7 @@ ANY = ImportGrants(("*",))
 def _import_pattern(pattern: str) -> str:
     if pattern != "*" and not _PATTERN.fullmatch(pattern):
         hint = 'write "shop.tasks", "shop.tasks:charge" or "shop.*"'
-        raise rejected("import_pattern_invalid", f"{pattern!r} is no import path", hint=hint)
+        raise rejected("import_pattern_invalid", f"{pattern!r} is not an import path", hint=hint)
     return pattern
 
 
@@ -76,7 +76,7 @@ class SecretGrant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         wrong = [repr(each) for each in self.origins if not _is_origin(each)]
         if wrong:
-            are = "is no origin" if len(wrong) == 1 else "are no origins"
+            are = "is not an origin" if len(wrong) == 1 else "are not origins"
             raise ValueError(f"{', '.join(wrong)} {are}: write https://host, smtp://host:587, database:NAME or shell")
 
     def serves(self, workflow: str) -> bool:
@@ -110,7 +110,7 @@ def _is_origin(text: str) -> bool:
 
 
 def _is_name(origin: str) -> bool:
-    """Whether an origin is no address: a database, or commands."""
+    """Whether an origin is not an address: a database, or commands."""
     return origin == SHELL_ORIGIN or origin.startswith("database:")
 
 
@@ -135,7 +135,7 @@ def _secret_grant(entry: str) -> tuple[str, SecretGrant]:
     origins, at, workflows = rest.rpartition("@")
     try:
         if not (equals and at and name.strip() and workflows.strip()):
-            raise ValueError(f"{entry!r} is no grant")
+            raise ValueError(f"{entry!r} is not a grant")
         return name.strip(), SecretGrant(_listed(origins), _listed(workflows))
     except ValueError as error:
         hint = "write CRM=https://api.example.com@billing"

@@ -1,4 +1,4 @@
-"""Who asks, and what they may do: principals, roles, API keys, JSON Web Tokens and sessions. No store is known here.
+"""Credentials: API keys, JSON Web Tokens and sessions, and the principal that each proves. No store is known here.
 
 An API key is `tm_<id>_<secret>`. The id is `<tenant>.<hex>`, so that a key is looked up in its own tenant and the
 tenant comes from the credential alone. The secret is 256 random bits; only the SHA-256 of the whole key is stored. No
@@ -16,110 +16,15 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tidemill.errors import Problem, Rejected, offered, rejected
+from tidemill.errors import Rejected, rejected
+from tidemill.security.roles import Principal, check_tenant_name, is_tenant_name
 
 if TYPE_CHECKING:
     from jwt import PyJWK
-
-# Tenants
-
-OPERATOR_TENANT = "default"
-"""The operator's own tenant. It always exists, and only its admins manage tenants."""
-_TENANT = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-
-
-def is_tenant_name(name: object) -> bool:
-    return isinstance(name, str) and _TENANT.fullmatch(name) is not None
-
-
-def check_tenant_name(name: object, path: str = "/tenant") -> None:
-    if not is_tenant_name(name):
-        message = f"{str(name)[:80]!r} cannot be the name of a tenant"
-        hint = "lower-case letters, digits and -, at most 63 characters, with a letter or digit at both ends"
-        raise rejected("tenant_name_invalid", message, path=path, hint=hint)
-
-
-# Roles
-
-Role = Literal["viewer", "operator", "author", "approver", "admin"]
-_VIEWER = frozenset(
-    [
-        *("runs:read", "workflows:read", "approvals:read", "dead_letters:read", "schedules:read", "blobs:read"),
-        *("fleet:read", "usage:read", "metrics:read"),
-    ]
-)
-ROLES: Mapping[str, frozenset[str]] = {
-    "viewer": _VIEWER,
-    "operator": _VIEWER | {"runs:start", "runs:act", "dead_letters:write", "blobs:write", "schedules:write"},
-    "author": _VIEWER | {"runs:start", "runs:patch", "workflows:write", "blobs:write", "schedules:write"},
-    "approver": _VIEWER | {"approvals:decide"},
-    "admin": _VIEWER
-    | {
-        *("runs:start", "runs:act", "runs:patch", "dead_letters:write", "blobs:write", "schedules:write"),
-        *("workflows:write", "approvals:decide", "fleet:write", "keys:read", "keys:write", "audit:read"),
-        *("tenants:read", "tenants:write"),
-    },
-}
-"""What each role may do. `runs:patch` is to change the graph of a run, or to start one from a document of the caller:
-both are writing workflows."""
-PERMISSIONS = frozenset().union(*ROLES.values())
-OPERATORS_ONLY = frozenset({"tenants:read", "tenants:write", "fleet:write", "metrics:read"})
-"""Permissions about all tenants: they hold within the operator's own tenant only."""
-ANYONE = "anyone"
-"""The permission of everyone with a valid credential."""
-
-
-class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, as a credential has proved it."""
-
-    tenant: str
-    name: str
-    """The actor of what they change: `key:LABEL`, or the subject of a token."""
-    roles: tuple[str, ...] = ()
-    """A token may carry more than the five roles: approvals can ask for those."""
-    key_id: str = ""
-    """The API key that proved it, also behind a session; empty for a token."""
-    expires_ms: int | None = None
-
-    @property
-    def permissions(self) -> frozenset[str]:
-        return _permissions(self.roles, self.tenant == OPERATOR_TENANT)
-
-    def may(self, permission: str) -> bool:
-        return permission in self.permissions
-
-
-@lru_cache(maxsize=1_024)
-def _permissions(roles: tuple[str, ...], operator: bool) -> frozenset[str]:
-    granted: frozenset[str] = frozenset().union(*(ROLES.get(role, frozenset()) for role in roles))
-    return (granted if operator else granted - OPERATORS_ONLY) | {ANYONE}
-
-
-def check_roles_of_key(roles: object) -> tuple[str, ...]:
-    """The roles of a new key, each once. Raises Rejected for every one that does not exist."""
-    if not isinstance(roles, (list, tuple)) or not roles:
-        hint = f"one or more of {', '.join(ROLES)}"
-        raise rejected("roles_invalid", "a key has a list of roles", path="/roles", hint=hint)
-    unknown = [role for role in roles if role not in ROLES]
-    if unknown:
-        raise Rejected(
-            [
-                Problem(
-                    code="roles_invalid",
-                    message=f"there is no role {str(role)[:80]!r}",
-                    path="/roles",
-                    hint=offered(str(role), ROLES),
-                )
-                for role in unknown[:20]
-            ]
-        )
-    return tuple(dict.fromkeys(str(role) for role in roles))
-
 
 # API keys
 
@@ -152,7 +57,7 @@ def hash_of_key(text: str) -> bytes:
 
 
 def id_of_key(text: str) -> str:
-    """The id within a key; empty if the text is no key."""
+    """The id within a key; empty if the text is not a key."""
     if len(text) > KEY_LENGTH_MAX or not text.isascii():
         return ""
     prefix, _, rest = text.partition("_")
@@ -161,7 +66,7 @@ def id_of_key(text: str) -> str:
 
 
 def tenant_of_key(key_id: str) -> str:
-    """The tenant that a key belongs to; empty if the text is no id of a key."""
+    """The tenant that a key belongs to; empty if the text is not an id of a key."""
     found = _KEY_ID.fullmatch(key_id)
     return found[1] if found is not None and is_tenant_name(found[1]) else ""
 
@@ -226,11 +131,11 @@ class JwtVerifier:
         rules = self.rules
         tenant, name = _claim(claims, rules.tenant_claim), _claim(claims, rules.name_claim)
         if not is_tenant_name(tenant):
-            raise credential_invalid(f"the token names no tenant in its claim {rules.tenant_claim}")
+            raise credential_invalid(f"the token has no tenant in its claim {rules.tenant_claim}")
         usable = isinstance(name, str) and name.isprintable() and 0 < len(name) <= NAME_LENGTH_MAX
         # Approvals take `user:x` and `x` for the same person.
         if not usable or str(name).strip().removeprefix("user:").strip().startswith(RESERVED_NAMES):
-            raise credential_invalid(f"the token names no person in its claim {rules.name_claim}")
+            raise credential_invalid(f"the token has no person in its claim {rules.name_claim}")
         roles = _claim(claims, rules.roles_claim)
         listed: list[Any] = roles.split() if isinstance(roles, str) else roles if isinstance(roles, list) else []
         known = [
@@ -261,7 +166,7 @@ class JwtVerifier:
         except jwt.ExpiredSignatureError:
             raise credential_invalid("the token has expired", code="token_expired") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
-            # Which check failed is told to no one who cannot sign.
+            # Callers who cannot sign do not learn which check failed.
             raise credential_invalid() from None
         if not isinstance(claims["exp"], (int, float)) or not claims["exp"] <= EXPIRES_S_MAX:
             raise credential_invalid("the token does not say when it expires")
@@ -300,7 +205,7 @@ class JwtVerifier:
             hint = 'a JWKS file holds {"keys": […]} with public keys of kind RSA, EC or OKP'
             raise rejected("jwks_invalid", message, hint=hint) from None
         if not found:
-            raise rejected("jwks_invalid", "the key set holds no key for signatures", hint="see `use` of its keys")
+            raise rejected("jwks_invalid", "the key set holds no key for signatures", hint="check `use` of its keys")
         return found
 
 
@@ -368,7 +273,7 @@ class Sessions:
         fits = len(token) <= TOKEN_LENGTH_MAX and self._fits("session", text, signature)
         body = _SESSION.decode(_decoded(text)) if fits else None
         if body is None or body.expires_ms <= now_ms:
-            message = "the session is over" if body is not None else "the session is not valid here"
+            message = "the session has expired" if body is not None else "the session is not valid here"
             raise rejected("session_invalid", message, hint="sign in again")
         return Principal(
             tenant=body.tenant, name=body.name, roles=body.roles, key_id=body.key_id, expires_ms=body.expires_ms

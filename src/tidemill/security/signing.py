@@ -37,7 +37,7 @@ def verify(keys: Sequence[str], headers: Mapping[str, str], body: bytes, now_ms:
     """Verify a received message by its raw body and return its id. Header names are in lower case."""
     message_id, moment = headers.get(ID, ""), headers.get(TIMESTAMP, "")
     if not message_id or not (moment.isascii() and moment.isdecimal() and len(moment) < 13):
-        raise _unverified("the message has no id or no moment")
+        raise _unverified("the message has no id or no timestamp")
     if abs(now_ms - int(moment) * 1_000) > WINDOW_MS:
         raise _unverified("the message is more than five minutes away from now")
     expected = [_signature(read_key(key), message_id, moment, body).encode() for key in keys]
@@ -45,7 +45,7 @@ def verify(keys: Sequence[str], headers: Mapping[str, str], body: bytes, now_ms:
     # All pairs are compared, so that the time reveals nothing.
     fits = [hmac.compare_digest(one, other[3:].encode()) for one in expected for other in given]
     if not any(fits):
-        raise _unverified("no signature fits the message")
+        raise _unverified("no signature matches the message")
     return message_id
 
 
@@ -101,7 +101,7 @@ _LINK = msgspec.json.Decoder(DecisionLink)
 class DecisionLinks:
     """Signed tokens in the URLs by which people decide without a key.
 
-    Nothing is stored. A person decides an approval once and for good, so a token is used up by its first decision.
+    Nothing is stored. A person decides an approval only once, so the first decision uses up the token.
     Processes that share a `secret` accept each other's tokens; without one, those of a process end with it.
     """
 
@@ -112,7 +112,7 @@ class DecisionLinks:
         self._key = hmac.digest(secret.encode() or secrets.token_bytes(32), b"tidemill decision link", hashlib.sha256)
 
     def end(self, now_ms: int, *ends_ms: int | None) -> int:
-        """When a link that is made now ends: at the earliest of these moments, such as the end of its approval."""
+        """When a link that is created now expires: at the earliest of these times, such as the end of its approval."""
         return min([now_ms + self._ms, *(each for each in ends_ms if each is not None)])
 
     def issue(self, link: DecisionLink) -> str:
@@ -124,7 +124,7 @@ class DecisionLinks:
         text, _, signature = token.partition(".")
         fits = len(token) <= LINK_LENGTH_MAX and token.isascii()
         if not fits or not hmac.compare_digest(self._signature_of(text), signature):
-            raise rejected("link_invalid", "this is no link of a decision here", hint="ask for a new one")
+            raise rejected("link_invalid", "this is not a valid decision link", hint="ask for a new one")
         link = _LINK.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         if link.expires_ms <= now_ms:
             raise rejected("link_expired", "the link has expired", hint="ask for a new one")

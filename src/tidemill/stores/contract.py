@@ -192,7 +192,7 @@ class Claim(Value, frozen=True, kw_only=True):
     """The worker's current capacity, called whenever the store looks for jobs: a waiting worker may get jobs by
     hand-over meanwhile. Without room a claim returns at once."""
     run_tree: str = ""
-    """Take only jobs of the stream with this key and of its children (key and a dot); empty is no bound. Such a claim
+    """Take only jobs of the stream with this key and of its children (key and a dot); empty means any. Such a claim
     may visit every ready job."""
 
     @property
@@ -201,7 +201,7 @@ class Claim(Value, frozen=True, kw_only=True):
 
 
 def cap_bound(cap: str, bounds: Mapping[str, int]) -> int | None:
-    """The most live leases that a cap allows; None is no bound."""
+    """The most live leases that a cap allows; None means no bound."""
     if cap in bounds:
         return bounds[cap]
     name, mark, bound = cap.rpartition("<=")

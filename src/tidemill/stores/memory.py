@@ -190,7 +190,7 @@ class Jobs:
         return leases
 
     def next_due_ms(self) -> int | None:
-        """The next moment at which a job may become ready by time alone; never too late."""
+        """The next time at which a job may become ready by the clock alone; never too late."""
         return self._later[0][0] if self._later else None
 
     def _full(self, caps: tuple[str, ...], bounds: Mapping[str, int]) -> bool:
@@ -403,7 +403,11 @@ class MemoryStore:
         self.notify_all()
 
     async def diagnose(self) -> list[Finding]:
-        return [Finding("durability", "info", "a store in memory ends with its process", "use sqlite:/// or a server")]
+        return [
+            Finding(
+                "durability", "info", "an in-memory store is lost when its process ends", "use sqlite:/// or a server"
+            )
+        ]
 
     def now_ms(self) -> int:
         return self._clock()

@@ -115,5 +115,5 @@ class SelfDiagnosis(Protocol):
 
 def migrations_finding(known: int, waiting: int) -> Finding:
     bad = f"{waiting} of {known} migrations are pending, so only the settings were checked" if waiting else ""
-    ok, hint = f"schema {known} is the one that this version knows", "stop older workers, then `tidemill migrate`"
+    ok, hint = f"the store has schema {known}, as this version expects", "stop older workers, then `tidemill migrate`"
     return judged("migrations", "store", ok, bad, hint)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -21,8 +21,8 @@ from tidemill.errors import Rejected, rejected
 
 ROWS_MAX = 10_000
 ANSWER_BYTES_MAX = 1_048_576
-CONFLICT = "its answer differs from that of the dry run: another statement was committed in between"
-NONDETERMINISTIC = "its answer differs each time: pass random values and the time as parameters"
+CONFLICT = "its result differs from that of the dry run: another statement was committed in between"
+NONDETERMINISTIC = "its result differs each time: pass random values and the time as parameters"
 PATIENCE_SECONDS = 0.2
 """How long to wait for the commit of a dry run: its caller may have been cancelled."""
 
@@ -71,22 +71,25 @@ def refusal(message: str, hint: str = "") -> Rejected:
     return rejected("statement_refused", message, hint=hint)
 
 
-def rows_of(found: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
+class AnswerRows:
     """The rows of an answer; refused as soon as they are too many or too large."""
-    rows, size = [], 0
-    for row in found:
-        rows.append(row)
-        size += sum(len(value) if isinstance(value, (str, bytes)) else 8 for value in row)
-        if len(rows) > ROWS_MAX or size > ANSWER_BYTES_MAX:
-            message = f"it answers more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
+
+    def __init__(self) -> None:
+        self.rows: list[Sequence[Any]] = []
+        self._size = 0
+
+    def add(self, row: Sequence[Any]) -> None:
+        self.rows.append(row)
+        self._size += sum(len(value) if isinstance(value, (str, bytes)) else 8 for value in row)
+        if len(self.rows) > ROWS_MAX or self._size > ANSWER_BYTES_MAX:
+            message = f"it returns more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
             raise refusal(message, "ask for less, with WHERE or LIMIT")
-    return rows
 
 
 def table_refusal(table: str, owner: str | None, workflow: str) -> str:
     """Why a table is not the statement's, with the operator's line that would grant it."""
     grant = f'`{table} = ["{workflow}"]` under `[sql.tables]`'
-    whose = "was made by no workflow" if owner is None else f"belongs to the workflow {owner}"
+    whose = "was not created by a workflow" if owner is None else f"belongs to the workflow {owner}"
     return f"the table {table} {whose}; the operator grants it in tidemill.toml: {grant}"
 
 
@@ -96,13 +99,13 @@ def answer_of(columns: tuple[str, ...], rows: Sequence[Sequence[Any]], changed: 
     for row in rows:
         for name, value in zip(columns, row, strict=True):
             if isinstance(value, float) and not math.isfinite(value):
-                raise refusal(f"the column {name} holds a number that JSON does not have")
+                raise refusal(f"the column {name} holds a number that JSON cannot represent")
             if isinstance(value, bytes):
                 raise refusal(f"the column {name} holds bytes: ask for {hex_as.format(name)}")
     found = [dict(zip(columns, row, strict=True)) for row in rows]
     answer = msgspec.json.encode({"rows": found, "count": len(found), "changed": changed})
     if len(answer) > ANSWER_BYTES_MAX:
-        raise refusal(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
+        raise refusal(f"its result has more than {ANSWER_BYTES_MAX} bytes")
     return answer
 
 

@@ -86,7 +86,7 @@ async def rest(waiter: Waiter, ms: float) -> bool:
 
 
 class ServerClock:
-    """The server's clock as its answers tell it: each was true when it was sent, so the estimate is never ahead."""
+    """The server's clock, estimated from its replies. Each was right when sent, so the estimate is never ahead."""
 
     def __init__(self) -> None:
         self._ahead: float | None = None

@@ -22,13 +22,13 @@ from tidemill.engine.views import RunView
 from tidemill.expressions.conditions import EvaluationRequest
 from tidemill.expressions.sandbox.tasks import SandboxTask, execute
 from tidemill.kernel.activation import Activation
-from tidemill.kernel.codec import decode_event
+from tidemill.kernel.codec import decode_event, decode_state, encode_state
 from tidemill.kernel.events import AnyEvent, RunCreated, RunPatched
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.invariants.checker import check_log
 from tidemill.kernel.jobs import UNLISTED
 from tidemill.kernel.model import Workflow, decode_workflow
-from tidemill.kernel.state import State, decode_state, encode_state
+from tidemill.kernel.state import State
 from tidemill.stores.contract import Commit, JobView, Lease, Stream
 from tidemill.stores.memory import MemoryStore
 from tidemill.testing.faulty_store import Call, FaultyStore, Trouble
@@ -326,7 +326,7 @@ class Cluster:
         return found
 
     async def _let_messages_arrive(self) -> None:
-        """What one run still has to tell another is not left over; but it must not take long."""
+        """Messages between runs that are still to be delivered are no leftovers; but delivery must not take long."""
         for _ in range(100):
             jobs = [view.job.key for row in await self.rows() for view in await self.jobs(row.run_id)]
             if not any(key.partition("/")[0] in UNLISTED for key in jobs):

@@ -21,7 +21,6 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 import msgspec
 
 from tidemill.authoring.decorators import Workflow
-from tidemill.bootstrap import NodeTypes, node_types
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.services.approvals import ApprovalService
@@ -33,6 +32,7 @@ from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.discovery import NodeTypeSource
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.document.reader import format_of, read_document
+from tidemill.node_types import NodeTypes, node_types
 from tidemill.security.grants import ANY
 from tidemill.settings import Settings, read_settings
 from tidemill.testing.cluster import Boundary, Cluster, CrashPlan, InlineIsolation, Kind, Process, When, activations
@@ -52,9 +52,9 @@ BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
 SETTLE_STEPS_MAX = 100
 SETTLE_STEP_S = 0.001
 QUIET_STEPS_MAX = 5
-"""After so many steps in which no process asks the store for anything, handlers only wait."""
+"""After this many steps without a call of the store, handlers are only waiting."""
 WAKES_MAX = 5_000
-"""How often a run may go on by time alone before it counts as endless."""
+"""How many timers a run may use before it counts as endless."""
 RESTART_S = 0.01
 GRANTED = ("shell", "sql")
 """Types that check what the operator has granted."""
@@ -85,7 +85,7 @@ class Clock:
         """Let time pass, and everything happen that is due in it."""
         span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) + (by or timedelta())
         if span < timedelta():
-            raise ValueError("time does not go back")
+            raise ValueError("time cannot go back")
         self._mill._wait(self._mill._advance(span.total_seconds()))
 
 
@@ -254,7 +254,7 @@ class SimulatedMill:
         for _ in range(WAKES_MAX):
             if not self.step(run_id):
                 return self._wait(self._ended(run_id))
-        raise StillWaiting(f"run {run_id} has not ended after {WAKES_MAX:,} timers, and may go on for ever")
+        raise StillWaiting(f"run {run_id} has not ended after {WAKES_MAX:,} timers, and may never end")
 
     def step(self, run_id: str) -> bool:
         """Let time pass to the next thing that is due; False if the run has ended or nothing is due."""

@@ -119,7 +119,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         return call.future
 
     def resume_later(self, resume: Callable[[], None]) -> None:
-        """Let a thread go on when the loop has nothing else to do."""
+        """Resume a thread when the loop has nothing else to do."""
         self._runnable.append(resume)
 
     def end(self) -> None:

@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidemill.bootstrap import NodeTypes
 from tidemill.engine.index_rows import ApprovalRow
 from tidemill.engine.views import RunView
 from tidemill.errors import Problem, Rejected, offered, rejected
@@ -29,6 +28,7 @@ from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function, function_registry, imported
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.model import Compensator, Json, Node, Workflow
+from tidemill.node_types import NodeTypes
 from tidemill.testing.cluster import Boundary, CrashPlan
 from tidemill.testing.fakes import COMPUTING, EVERY, SimulatedFunctions, failing, fake_value, read_shapes
 from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting, simulated_types
@@ -258,7 +258,7 @@ class Verifier:
             answered = self._answer(mill)
             if not mill.step(run_id) and not answered and not self._answer(mill):
                 return mill.result(run_id)
-        raise StillWaiting(f"it has not ended after {WAKES_MAX:,} timers, and may go on for ever")
+        raise StillWaiting(f"it has not ended after {WAKES_MAX:,} timers, and may never end")
 
     def _answer(self, mill: SimulatedMill) -> bool:
         """Decide what waits for people, and send signals that nodes wait for; whether there was anything."""
@@ -313,7 +313,7 @@ class Verifier:
         return report
 
     def replay(self, seed: int) -> Report:
-        """Live through one seed, and tell what happened."""
+        """Replay one seed, and report what happened."""
         began, report, history = perf_counter(), self._report(), self.history(seed)
         if seed:
             self._judge(report, history)
@@ -388,7 +388,7 @@ class Verifier:
                 self._add(report, history.seed, "different", "error", name, message, REPORT_IT)
             elif _without_times(node["output"]) != _without_times(before["output"]) and not self._real:
                 message = f"{name} has another output after the crash than without it"
-                hint = "an output that depends on the attempt or on chance is not the same when it is made again"
+                hint = "an output that depends on the attempt or on randomness differs when it is computed again"
                 self._add(report, history.seed, "different", "warning", name, message, hint)
         if racing:
             return

@@ -1,7 +1,7 @@
 """Takes due schedules: the handler of their jobs, and the maintenance task that restores lost ones.
 
 The worker that claims the job of a schedule starts the runs that are due, then settles the job in the commit that
-records them and inserts the next one. A run's key is made of the schedule and the due time, so whatever dies in between
+records them and inserts the next one. A run's key is made of the schedule and the due time, so whichever process dies
 and however many workers repeat it, one due time starts at most one run; the job stays until the commit, so none is
 lost. Due times are judged by the store's clock. A start that is refused is recorded and does not stop the schedule.
 """
@@ -80,7 +80,7 @@ class Scheduler:
             (result,) = await context.store.commit([next_commit(stream, version, schedule, record, acks=acks)])
             if not isinstance(result, VersionConflict):
                 return
-        raise Unavailable(f"schedule {stream.key} is being changed by too many at once")
+        raise Unavailable(f"schedule {stream.key} is being changed by too many callers at once")
 
     async def _fired(
         self, context: ServiceContext, schedule: Schedule, due: _Due, now_ms: int, lost: int

@@ -196,7 +196,7 @@ class ScheduleService:
         return self._times(await self._known(name), count)
 
     async def pause(self, name: str, *, reason: str = "", actor: str = "") -> Schedule:
-        """Start nothing more until `resume`; runs that have started continue."""
+        """Pause a schedule until `resume`; runs that have started continue."""
         check_words(reason=reason, actor=actor)
         at_ms = self._context.store.now_ms()
 
@@ -219,7 +219,7 @@ class ScheduleService:
         return await self._change_known(name, resume)
 
     async def delete(self, name: str, *, reason: str = "", actor: str = "") -> None:
-        """Remove a schedule; runs that it has started stay."""
+        """Delete a schedule; runs that it started stay."""
         check_words(reason=reason, actor=actor)
         at_ms = self._context.store.now_ms()
         await self._change_known(name, lambda known: ScheduleDeleted(at_ms=at_ms, reason=reason, actor=actor))
@@ -285,7 +285,7 @@ class ScheduleService:
         )
         if not problems and _next(spec, now_ms) is None:
             hint = "choose a later end_at, or leave it out"
-            problems.append(_problem("/end_at", "it would never be due between now and its end", hint))
+            problems.append(_problem("/end_at", "it would never start a run before its end", hint))
         if problems:
             raise Rejected(problems)
         return spec
@@ -335,7 +335,7 @@ class ScheduleService:
 
         def checked(known: Schedule | None) -> Change | None:
             if known is None or known.status == "deleted":
-                raise rejected("schedule_unknown", f"the schedule {name} was deleted meanwhile", path="/name")
+                raise rejected("schedule_unknown", f"the schedule {name} was deleted in the meantime", path="/name")
             return decide(known)
 
         return await self._change(name, checked)
@@ -362,7 +362,7 @@ class ScheduleService:
             (result,) = await store.commit([msgspec.structs.replace(commit, rows=(*commit.rows, *audit))])
             if isinstance(result, Committed):
                 return self._with_times((await load_schedule(store, stream))[1] or await self._known(name))
-        raise Unavailable(f"schedule {name} is being changed by too many at once")
+        raise Unavailable(f"schedule {name} is being changed by too many callers at once")
 
     def _with_times(self, schedule: Schedule) -> Schedule:
         return msgspec.structs.replace(schedule, next_times=tuple(self._times(schedule, TIMES_SHOWN)))
@@ -378,7 +378,7 @@ class ScheduleService:
 async def start_run(
     context: ServiceContext, schedule: Schedule, scheduled_ms: int, *, key: str | None, submitted_by: str = ""
 ) -> str:
-    """Start a run of a schedule for one moment; with a key, at most once. Raises Rejected."""
+    """Start a run of a schedule for one due time; with a key, at most once. Raises Rejected."""
     run_id = context.ambient.new_id() if key is None else key
     # Of a tag that several versions share, the id decides which one is meant.
     version = await context.catalog.resolve(context.tenant, schedule.workflow, run_id)

@@ -38,6 +38,8 @@ FIRST_WINDOW_MS = 3_600_000
 MOMENT_MS_MAX = 253_402_300_799_000
 """The end of the year 9999, where calendars stop."""
 
+_NOT_IANA = ("localtime", "posix", "right/")
+"""Files beside the database: they mean another time on another machine, or count leap seconds."""
 _DURATION = re.compile(r"(?:(\d{1,6})w)?(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s)?")
 _SECONDS = (604_800, 86_400, 3_600, 60, 1)
 
@@ -70,7 +72,7 @@ def upcoming(timing: Timing, after_ms: int) -> Iterator[int]:
 
 
 def latest(timing: Timing, after_ms: int, until_ms: int, count: int) -> list[int]:
-    """The newest due times after one moment and up to another, at most `count`, oldest first."""
+    """The newest due times in an interval (exclusive start, inclusive end), at most `count`, oldest first."""
     # Looks at the last hour first, then further back: a year of minutes is not walked through for its last one.
     window_ms = FIRST_WINDOW_MS
     while True:
@@ -95,7 +97,7 @@ def _cron_times(timing: Timing, after_ms: int) -> Iterator[int]:
     begin = datetime.fromtimestamp(min(after_ms, MOMENT_MS_MAX) / 1_000, zone_of(timing.timezone))
     try:
         for at in CronSim(expanded(timing.cron), begin):
-            # Several times that the clocks skip are due at the same moment; those that they repeat were due before.
+            # Several times that the clocks skip are due at the same time; those that they repeat were due before.
             at_ms = int(at.timestamp()) * 1_000
             if at_ms > last_ms:
                 last_ms = at_ms
@@ -135,9 +137,9 @@ def read_cron(text: Any, problems: list[Problem]) -> str:
     tidy = " ".join(words)
     if tidy.startswith("@"):
         known = tidy.lower()
-        return known if known in MACROS else refuse(f"`{tidy}` is no cron expression", offered(known, MACROS))
+        return known if known in MACROS else refuse(f"`{tidy}` is not a cron expression", offered(known, MACROS))
     if len(words) == 6:
-        hint = "leave out the field of the seconds; for less than a minute use an interval: every 30s"
+        hint = "leave out the seconds field; for less than a minute use an interval: every 30s"
         return refuse(f"`{tidy}` has six fields, and a cron expression has five", hint)
     if len(words) != 5:
         return refuse(f"`{tidy}` has {len(words)} fields, and a cron expression has five", FIELDS_HINT)
@@ -147,7 +149,7 @@ def read_cron(text: Any, problems: list[Problem]) -> str:
         due = next(iter(CronSim(tidy, datetime(2024, 1, 1, tzinfo=UTC))), None)
     except CronSimError as error:
         return refuse(f"`{tidy}`: {error}", FIELDS_HINT)
-    return tidy if due is not None else refuse(f"`{tidy}` is never due", FIELDS_HINT)
+    return tidy if due is not None else refuse(f"`{tidy}` never matches", FIELDS_HINT)
 
 
 def read_zone(name: Any, problems: list[Problem]) -> str:
@@ -155,13 +157,13 @@ def read_zone(name: Any, problems: list[Problem]) -> str:
     from zoneinfo import available_timezones
 
     try:
-        if isinstance(name, str) and name:
+        if isinstance(name, str) and name and not name.startswith(_NOT_IANA):
             zone_of(name)
             return name
     except (KeyError, ValueError, OSError):
         pass
     hint = offered(name, sorted(available_timezones())) if isinstance(name, str) else "write Europe/Berlin"
-    message = f"`{shown(str(name))}` is no time zone of the IANA database"
+    message = f"`{shown(str(name))}` is not a time zone of the IANA database"
     problems.append(Problem(code="timezone_unknown", path="/timezone", message=message, hint=hint))
     return "UTC"
 
@@ -177,7 +179,7 @@ def read_duration(value: Any, path: str, problems: list[Problem], *, least_ms: i
         seconds = sum(int(count or 0) * unit for count, unit in zip(found.groups(), _SECONDS, strict=True))
     if seconds is None or seconds != seconds or not least_ms <= seconds * 1_000 <= EVERY_MS_MAX or seconds % 1:
         least = f"{least_ms // 1_000} seconds" if least_ms != 1_000 else "a second"
-        message = f"`{shown(str(value))}` is no duration in whole seconds between {least} and 366 days"
+        message = f"`{shown(str(value))}` is not a duration in whole seconds between {least} and 366 days"
         problems.append(Problem(code="schedule_invalid", path=path, message=message, hint=DURATION_HINT))
         return 0
     return int(seconds) * 1_000
@@ -193,7 +195,7 @@ def duration_text(ms: int) -> str:
 
 
 def read_moment(value: Any, zone: str, path: str, problems: list[Problem]) -> int | None:
-    """A moment in milliseconds; without a zone of its own it is in that of the schedule."""
+    """A timestamp in milliseconds; without a zone of its own it is in that of the schedule."""
     try:
         at = datetime.fromisoformat(value) if isinstance(value, str) else value
         if isinstance(at, datetime):
@@ -203,6 +205,6 @@ def read_moment(value: Any, zone: str, path: str, problems: list[Problem]) -> in
                 return at_ms
     except (ValueError, OverflowError):
         pass
-    message = f"`{shown(str(value))}` is no moment"
+    message = f"`{shown(str(value))}` is not a timestamp"
     problems.append(Problem(code="schedule_invalid", path=path, message=message, hint=MOMENT_HINT))
     return None

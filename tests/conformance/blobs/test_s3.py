@@ -248,7 +248,7 @@ def test_a_url_names_a_folder_or_a_bucket(url: str, place: Path | Bucket) -> Non
         ("dir:///x?option=1", "dir:///FOLDER"),
         ("http://[", "dir:///FOLDER"),
         ("s3:///prefix", "s3://BUCKET"),
-        ("s3://b?endpont=x", "'endpont' is no option"),
+        ("s3://b?endpont=x", "'endpont' is not an option"),
         ("s3://b?sse=none", "AES256 or aws:kms"),
         ("s3://b?kms_key_id=k", "needs sse=aws:kms"),
     ],

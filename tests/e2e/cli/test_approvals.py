@@ -80,7 +80,7 @@ nodes:
     return str(flow)
 
 
-INTERRUPTED = "[d]etach and leave it as it is, [c]ancel it, or keep [w]atching?"
+INTERRUPTED = "[d]etach and leave it running, [c]ancel it, or keep [w]atching?"
 FORM = (
     "form: {type: object, required: [when], properties: {when: {enum: [day, night]}, count: {type: integer}, "
     "why: {type: string, title: Why}, copies: {type: integer, default: 2}}}"
@@ -124,7 +124,7 @@ def test_a_question_is_given_up_when_its_time_has_passed(flow: Path) -> None:
     talk.expect(QUESTION)
     code, text = talk.end()
     assert code == main.FAILED
-    assert "this is settled by now" in text
+    assert "this has been decided in the meantime" in text
     assert "✗ failed at review" in text
 
 
@@ -132,8 +132,8 @@ def test_later_is_an_answer_and_an_interrupt_asks(flow: Path) -> None:
     talk = Conversation("run", ask(flow, "title: Release?"))
     talk.expect(QUESTION)
     talk.say("l")
-    talk.expect("the run keeps waiting; Ctrl-C leaves it")
-    talk.expect("decide later: tidemill approvals decide")
+    talk.expect("left for later; the run keeps waiting (Ctrl-C to leave)")
+    talk.expect("→ tidemill approvals decide")
     talk.expect("◷ review")
     talk.interrupt()
     talk.expect(INTERRUPTED)

@@ -89,7 +89,7 @@ def test_a_collection_tells_what_it_did(cli_store: CliStore, picture: Path) -> N
     cli_store.fine("blobs", "put", str(picture))
     told = cli_store.json("blobs", "gc", "--dry-run")
     assert (told["young"] >= 1, told["retired"], told["dry_run"]) == (True, 0, True)
-    assert "that came within the hour" in cli_store.fine("blobs", "gc")
+    assert "stored within the last hour" in cli_store.fine("blobs", "gc")
     engine: Any = cli_store.mill._engine
     for place, (state, _) in engine._blobs._states.items():
         engine._blobs._states[place] = (state, 1)
@@ -98,7 +98,7 @@ def test_a_collection_tells_what_it_did(cli_store: CliStore, picture: Path) -> N
     assert "1 would be set aside" in cli_store.fine("blobs", "gc", "--dry-run")
     assert "1 set aside" in cli_store.fine("blobs", "gc")
     assert [row["digest"] for row in cli_store.json("blobs", "list", "--state", "grace")["blobs"]] == [digest_of(BYTES)]
-    assert "1 whose grace period is not over" in cli_store.fine("blobs", "gc", "--grace", "1")
+    assert "1 still within their grace period" in cli_store.fine("blobs", "gc", "--grace", "1")
     engine._blobs._states["default", digest_of(BYTES)] = ("grace", 1)
     assert f"1 deleted, {size_of(len(BYTES))}" in cli_store.fine("blobs", "gc")
     (problem,) = cli_store.refused("blobs", "show", digest_of(BYTES))

@@ -64,7 +64,7 @@ def test_logs_that_cannot_be_read_are_told_by_reindex(cli: StoreFile) -> None:
     found, told = cli("reindex"), cli("reindex", "--json")
     assert (found.code, told.code, told.json["unreadable"]) == (main.FAILED, main.FAILED, ["r2"])
     assert "✗ 1 of 4 logs cannot be read; their rows are left" in found.out
-    assert "7 rows of 3 logs: these lists say what their logs say" in found.out
+    assert "7 rows of 3 logs: these lists match their logs say" in found.out
     assert "finding" in (said := cli("verify-log").out.splitlines()[-1]) and " in 1 of 4 logs: 3 runs" in said
 
 
@@ -93,8 +93,8 @@ def test_a_worker_says_why_the_store_does_not_answer(capsys: pytest.CaptureFixtu
             status_lines.reach(trouble)
     assert capsys.readouterr().out.splitlines() == [
         "! the store does not answer: a.db is held; it is tried until it does",
-        "! the disk of a.db is full; free some space; the worker continues by itself then",
-        "! the store answers again",
+        "! the disk of a.db is full; free some space; the worker then continues by itself",
+        "! the store is reachable again",
     ]
 
 

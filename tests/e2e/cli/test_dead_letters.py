@@ -60,6 +60,6 @@ def test_a_retry_names_the_tolerated_failures_that_it_leaves(cli_store: CliStore
     cli_store.until(run_id, lambda view: view.status == "FAILED")
     told = cli_store.fine("runs", "retry", run_id)
     assert "→ tolerated failures stay as they are: items (2 items), soft\n" in told
-    assert f"→ to run one again, with all after it: tidemill runs rewind {run_id} items\n" in told
+    assert f"→ to rerun one and everything downstream: tidemill runs rewind {run_id} items\n" in told
     cli_store.until(run_id, lambda view: view.status == "FAILED")
     assert cli_store.json("runs", "retry", run_id)["tolerated"] == {"items": 2, "soft": 0}

@@ -136,7 +136,7 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
         {},
         {
             "sent": 8,
-            "undelivered": ["invoice 2003: nobody@ is no address", "invoice 2006: nowhere@ is no address"],
+            "undelivered": ["invoice 2003: nobody@ is not an address", "invoice 2006: nowhere@ is not an address"],
         },
     ),
     ("trial", {"half_seconds": 0.01}, "closed A-77"),

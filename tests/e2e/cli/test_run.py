@@ -315,7 +315,7 @@ def test_a_whole_document_with_a_mistake_is_refused_with_its_place(
     assert [(each["code"], each["line"]) for each in refused.json["problems"]] == [("unknown_node_type", 5)]
     flow.write_text(MENDED)
     both = inside("runs", "patch", "@last", "g.yaml", "--set", "/nodes/b/config=8", "--json")
-    assert both.json["problems"][0]["message"] == "g.yaml holds a whole document: --set changes another"
+    assert both.json["problems"][0]["message"] == "g.yaml holds a whole document and cannot be combined with --set"
     forked = inside("runs", "fork", "@last", "--patch", "g.yaml")
     assert forked.code == main.OK
     assert inside("run", "g.yaml", "--resume", forked.out.strip()).code == main.OK
@@ -330,7 +330,7 @@ def test_the_inputs_of_a_run_that_exists_are_not_given_again(
     refused = inside("run", "g.yaml", "--resume", "@last", "-i", "x=1", "--json")
     assert refused.code == main.REFUSED
     (problem,) = refused.json["problems"]
-    assert (problem["code"], problem["message"]) == ("option_invalid", "--resume keeps the inputs that the run has")
+    assert (problem["code"], problem["message"]) == ("option_invalid", "--resume keeps the run's inputs")
     assert re.fullmatch(r"branch off another run: tidemill runs fork \S+ -i x=1", problem["hint"])
 
 

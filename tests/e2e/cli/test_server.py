@@ -131,7 +131,7 @@ def test_one_place_is_asked(cli: InProcessCli, monkeypatch: pytest.MonkeyPatch) 
     ended = cli("runs", "list", "--store", "sqlite:///x.db", "--server", "http://127.0.0.1:9")
     assert ended.code == 2 and "--store and --server name two places" in ended.err
     ended = cli("runs", "list", "--server", "127.0.0.1:9")
-    assert ended.code == 2 and "is no address of a server" in ended.err
+    assert ended.code == 2 and "is not the address of a server" in ended.err
     monkeypatch.setenv("TIDEMILL_SERVER", "http://127.0.0.1:9")
     ended = cli("runs", "list", "--store", "memory://")
     assert ended.code == 0, ended
@@ -159,5 +159,5 @@ def test_the_key_comes_from_a_file_or_the_environment(
         assert ended.code == 2 and "cannot be read" in ended.err
         (tmp_path / "more").write_text(f"{key}\n→ keep it\n")
         ended = cli("runs", "list", "--server", url, "--key-file", str(tmp_path / "more"))
-        assert ended.code == 2 and "does not hold an API key, alone on a line" in ended.err
+        assert ended.code == 2 and "must contain one API key and nothing else" in ended.err
         assert "the tenant follows from the key" in cli("keys", "list", "--tenant", "acme", "--server", url).err

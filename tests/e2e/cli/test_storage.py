@@ -63,12 +63,12 @@ def test_findings_are_lines_and_exit_code_one(cli: StoreFile, tmp_path: Path) ->
     assert "✗ n2: run n2 in the lists [row_missing]" in shown.out
     assert "tidemill reindex" in shown.out
     preview = cli("reindex", "--dry-run")
-    assert (preview.code, "places would be put right; nothing was done" in preview.out) == (main.OK, True)
+    assert (preview.code, "places would be repaired; nothing was done" in preview.out) == (main.OK, True)
     assert "; 1 row and " in preview.out
     told = cli("reindex", "--json")
     assert (told.json["missing"], told.json["different"], told.json["surplus"]) == (1, 0, 0)
     assert cli("verify-log").code == main.OK
-    assert "all lists say what the logs say" in cli("reindex").out
+    assert "all lists match the logs say" in cli("reindex").out
 
 
 def test_an_archive_elsewhere(cli: StoreFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

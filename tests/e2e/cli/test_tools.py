@@ -17,7 +17,7 @@ def _first(k: int) -> dict[str, Any]:
 
 def test_a_tool_from_its_promotion_to_its_end(cli_store: CliStore) -> None:
     cli = cli_store
-    assert "no pipeline has become a tool" in cli("tools", "list").out
+    assert "no pipeline has become a composite tool" in cli("tools", "list").out
     answers = [_first(1), _first(2), "ok"]
     config = {"provider": "scripted", "prompt": "Go.", "tools": ["execute_pipeline"], "answers": answers}
     run = cli.mill.run({"name": "asks", "nodes": [{"id": "a", "type": "agent", "config": config}]})
@@ -30,6 +30,6 @@ def test_a_tool_from_its_promotion_to_its_end(cli_store: CliStore) -> None:
     assert "first-rows@1, pinned: The first rows" in renamed.out
     assert cli("tools", "show", name).code == 2
     assert "retired" in cli("tools", "retire", "first-rows").out
-    assert "no pipeline has become a tool" in cli("tools", "list").out
+    assert "no pipeline has become a composite tool" in cli("tools", "list").out
     assert "first-rows" in cli("tools", "list", "--retired").out
     assert "pinned" in cli("tools", "retire", "first-rows", "--off").out

@@ -19,7 +19,7 @@ from tidemill import Tidemill
 WORKER = """
 import asyncio, os, sys
 from tidemill.ambient import RealAmbient
-from tidemill.bootstrap import built_in_handlers
+from tidemill.node_types import built_in_handlers
 from tidemill.storage_urls import open_storage
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker.worker import WorkerOptions

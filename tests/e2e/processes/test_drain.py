@@ -173,7 +173,7 @@ def test_a_store_that_does_not_answer_is_told_once_and_waited_for(here: Here) ->
     other.set_busy_timeout(5_000)
     other.execute("BEGIN IMMEDIATE")
     try:
-        assert worker.hears("store_lost")["message"] == "it has said nothing for 1 s"
+        assert worker.hears("store_lost")["message"] == "it has sent no heartbeat for 1 s"
         # Its process is there, so nobody calls it dead, however long it has been silent.
         until(lambda: [each.state for each in mill.workers()] == ["silent"], "it is not silent", 5)
     finally:

@@ -52,4 +52,4 @@ def test_counters_are_served_while_a_function_blocks_the_loop(here: Here) -> Non
 def test_an_address_that_cannot_be_used_is_refused(here: Here) -> None:
     place, _ = here
     ended = process("worker", "--store", place.url, "--metrics", "nowhere")
-    assert ended.code == main.REFUSED and "is no address" in ended.err
+    assert ended.code == main.REFUSED and "is not an address" in ended.err

@@ -101,7 +101,7 @@ async def test_a_call_that_is_not_answered_has_an_unknown_outcome(monkeypatch: p
     assert (late.value.code, late.value.unknown_outcome) == ("mcp_timeout", True)
 
 
-GARBAGE = "import sys\nwhile True: print('hello, this is no message', flush=True)"
+GARBAGE = "import sys\nwhile True: print('hello, this is not a message', flush=True)"
 FLOOD = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
 WRONG = """
 import json, sys

@@ -10,8 +10,8 @@ import pytest
 
 import tidemill
 from tidemill import task, workflow
-from tidemill.bootstrap import built_in_types
 from tidemill.kernel.compile.compiler import compile_document
+from tidemill.node_types import built_in_types
 
 
 @task

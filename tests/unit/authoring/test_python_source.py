@@ -13,12 +13,12 @@ import pytest
 import tidemill
 from tests.docs.pages import page_names, read_page
 from tidemill.authoring.python_source import python_source, readable
-from tidemill.bootstrap import built_in_types
 from tidemill.cli.user_code import workflow_at
 from tidemill.errors import Rejected
 from tidemill.kernel.compile.compiler import Compiled, compile_document
 from tidemill.kernel.document.reader import read_document
 from tidemill.kernel.document.text import as_yaml
+from tidemill.node_types import built_in_types
 
 ROOT = Path(__file__).resolve().parents[3]
 TYPES = built_in_types()

@@ -14,11 +14,11 @@ from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.engine.worker.leases import STEP_MS
 from tidemill.errors import Rejected, Unavailable
 from tidemill.handlers.contract import Done, Handler
-from tidemill.kernel.codec import encode_event
+from tidemill.kernel.codec import SNAPSHOT_FORMAT, encode_event, encode_state
 from tidemill.kernel.events import DeadLetterClosed, NodeFailed, RunPaused, RunRepaired
 from tidemill.kernel.jobs import JOB_FORMAT, JobBody
 from tidemill.kernel.model import NodeType
-from tidemill.kernel.state import SNAPSHOT_FORMAT, State, encode_state
+from tidemill.kernel.state import State
 from tidemill.stores.contract import Commit, Job, Snapshot
 
 
@@ -173,7 +173,7 @@ async def test_words_that_cannot_be_stored_are_refused_at_the_door(mill: Cluster
 
 @simulated
 async def test_a_worker_whose_own_type_is_broken_fails_the_node_and_goes_on(mill: Cluster) -> None:
-    """Its schema is no schema: that shows when a config is rendered, and must not end the worker's claims."""
+    """Its schema is not a schema: that shows when a config is rendered, and must not end the worker's claims."""
     fine = Handler(NodeType(name="odd"), lambda context: Done(1))
     broken = Handler(NodeType(name="odd", config_schema={"type": 5}), lambda context: Done(1))
     client = await mill.process("client", work=False, more=[fine])

@@ -12,7 +12,7 @@ import pytest
 
 import tidemill
 from tidemill.errors import Rejected
-from tidemill.kernel.state import SNAPSHOT_FORMAT
+from tidemill.kernel.codec import SNAPSHOT_FORMAT
 from tidemill.stores.sqlite.database import CHECKSUM_BYTES
 
 DATA = Path(__file__).parent / "data" / "waiting_runs.db.gz"

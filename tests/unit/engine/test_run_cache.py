@@ -11,11 +11,11 @@ from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.ambient import RealAmbient
 from tidemill.blobs.memory import MemoryBlobs
-from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.engine.run_cache import KNOWN_FOR_MS
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.handlers.contract import Fail, NodeContext
+from tidemill.node_types import built_in_handlers
 from tidemill.stores.contract import Claim
 from tidemill.stores.memory import MemoryStore
 

@@ -402,7 +402,7 @@ def test_the_list_of_modules_is_the_interpreters(interpreters: Monty) -> None:
         ({"timeout_ms": 60_001}, "/when/timeout_ms", "timeout_ms is a whole number from 1 to 60000"),
         ({"max_memory_mb": 1.5}, "/when/max_memory_mb", "max_memory_mb is a whole number from 1 to 1024"),
         ({"timeout": 5}, "/when/timeout", 'there is no key "timeout" here'),
-        ({"code_ref": "sha256:00"}, "/when/code_ref", "code and code_ref exclude each other"),
+        ({"code_ref": "sha256:00"}, "/when/code_ref", "code and code_ref are mutually exclusive"),
         ({"code": 5}, "/when/code", "code is a string, not a number"),
     ],
 )

@@ -12,11 +12,12 @@ import pytest
 
 import tidemill
 from tests.fixtures.command_line import process
-from tidemill.bootstrap import built_in_types, engine_at, node_types
+from tidemill.bootstrap import engine_at
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.handlers.discovery import handlers_in, installed
 from tidemill.kernel.model import NodeType
+from tidemill.node_types import built_in_types, node_types
 
 CODE = '''
 import tidemill
@@ -111,7 +112,7 @@ def test_nothing_is_imported_that_offers_nothing(site: Path) -> None:
         ("loud:shout", "raise RuntimeError('no licence')", "RuntimeError: no licence"),
         ("loud:shout", "import sys; sys.exit(3)", "SystemExit: 3"),
         ("loud:shout", "raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("loud:shout", CODE.replace('"object"', "7"), "config_schema of shout@1 is no JSON Schema: /type: "),
+        ("loud:shout", CODE.replace('"object"', "7"), "config_schema of shout@1 is not a JSON Schema: /type: "),
         ("loud:both", CODE, "shout@1 comes from loud 1.4 too"),
         ("absent:shout", CODE, "ModuleNotFoundError: No module named 'absent'"),
     ],
@@ -151,7 +152,7 @@ def test_a_given_type_with_a_bad_schema_is_left_out_and_told() -> None:
     with tidemill.open("memory://", handlers=[odd], work=False) as mill, pytest.raises(Rejected) as refused:
         mill.publish({"name": "t", "nodes": [{"id": "a", "type": "odd"}]})
     (problem,) = refused.value.problems
-    assert problem.code == "unknown_node_type" and "output_schema of odd@1 is no JSON Schema" in problem.hint
+    assert problem.code == "unknown_node_type" and "output_schema of odd@1 is not a JSON Schema" in problem.hint
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ import tidemill
 from tests.fixtures.handler_harness import called
 from tests.fixtures.servers.certificates import authority
 from tests.fixtures.servers.smtp_server import CUT, SILENCE, Mail, mail_server
-from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import CapabilityMissing, Done, Fail, Handler
 from tidemill.handlers.email import email_handler, server_at
 from tidemill.handlers.smtp import Server, as_data
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.net.egress import Egress, TcpConnector
+from tidemill.node_types import built_in_types
 from tidemill.settings import read_settings
 
 NOW_MS = 1_700_000_000_000

@@ -20,12 +20,12 @@ from tests.fixtures.grants import give_secrets
 from tests.fixtures.handler_engine import ONCE, error, output
 from tests.fixtures.handler_harness import called
 from tests.fixtures.worker_processes import alive, until
-from tidemill.bootstrap import built_in_types
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import CapabilityMissing, Done, Fail
 from tidemill.handlers.shell import DRAINING_MS, FOLDER_PREFIX, remove_leftovers, shell_handler
 from tidemill.kernel.compile.compiler import compile_document
+from tidemill.node_types import built_in_types
 from tidemill.observability.capture import OUTPUT_SINK
 
 SHELL = shell_handler(enabled=True)

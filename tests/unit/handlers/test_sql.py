@@ -16,9 +16,9 @@ import pytest
 import tidemill
 from tests.fixtures.grants import grant_tables
 from tests.pace import allowed
-from tidemill.bootstrap import databases
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import CapabilityMissing
+from tidemill.node_types import databases
 from tidemill.settings import read_settings
 from tidemill.stores.contract import Statement
 from tidemill.stores.sql_text import Dialect, is_several, with_placeholders
@@ -77,19 +77,19 @@ def test_a_question_has_an_answer_and_changes_nothing(store: Path) -> None:
         ("SELECT * FROM nowhere", "no such table"),
         ("SELECT missing FROM orders", "no such column"),
         ("INSERT INTO orders (id) VALUES (1), (1)", "UNIQUE"),
-        ("SELECT body FROM records", "a table of the store's own"),
-        ("DELETE FROM jobs", "a table of the store's own"),
+        ("SELECT body FROM records", "an internal table of the store"),
+        ("DELETE FROM jobs", "an internal table of the store"),
         ("INSERT INTO sqlite_master (name) VALUES (1)", "m"),
-        ("INSERT INTO streams (id) VALUES (1)", "a table of the store's own"),
-        ("DROP TABLE rows", "a table of the store's own"),
+        ("INSERT INTO streams (id) VALUES (1)", "an internal table of the store"),
+        ("DROP TABLE rows", "an internal table of the store"),
         ('DELETE FROM main."SQLITE_sequence"', "sqlite_"),
         ("SELECT name FROM sqlite_schema", "sqlite_"),
         ("SELECT * FROM pragma_user_version", "pragma"),
         ("CREATE TABLE tidemill_new (n)", "tidemill_"),
         ("ALTER TABLE orders RENAME TO tidemill_new", "tidemill_"),
         ("CREATE TRIGGER t AFTER INSERT ON jobs BEGIN DELETE FROM jobs; END", "only tables and indexes"),
-        ("COMMIT", "the store's own affair"),
-        ("SAVEPOINT mine", "the store's own affair"),
+        ("COMMIT", "the store itself begins"),
+        ("SAVEPOINT mine", "savepoints are not allowed"),
         ("PRAGMA synchronous = OFF", "pragmas are not allowed"),
         ("ATTACH DATABASE ':memory:' AS other", "other files cannot be attached"),
         (
@@ -99,7 +99,7 @@ def test_a_question_has_an_answer_and_changes_nothing(store: Path) -> None:
         ("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 10001) SELECT i FROM n", "10000 rows"),
         ("SELECT x'00ff' AS raw", "holds bytes"),
         ("SELECT length(hex(hex(hex(hex('" + "x" * 9_000 + "')))))", "too big"),
-        ("SELECT 9e999 AS much", "JSON does not have"),
+        ("SELECT 9e999 AS much", "JSON cannot represent"),
         ("SELECT 1 AS a, 2 AS a", "two columns"),
         ("SELECT length(randomblob(500000000))", "the function randomblob is not for"),
         ("SELECT load_extension('x')", "the function load_extension is not for"),
@@ -109,7 +109,7 @@ def test_a_question_has_an_answer_and_changes_nothing(store: Path) -> None:
         ("CREATE TRIGGER t AFTER INSERT ON orders BEGIN DELETE FROM orders; END", "only tables and indexes"),
         ("CREATE VIEW v AS SELECT * FROM orders", "only tables and indexes"),
         ("CREATE VIRTUAL TABLE f USING fts5(x)", "only tables and indexes"),
-        ("CREATE TABLE jobs (n)", "a table of the store's own"),
+        ("CREATE TABLE jobs (n)", "an internal table of the store"),
         ("ANALYZE", "only tables and indexes"),
         ("VACUUM", "o"),
         ("SELECT ?", "Binding"),
@@ -221,7 +221,11 @@ def test_a_comment_alone_is_refused_when_it_is_published(store: Path) -> None:
 
 @pytest.mark.parametrize(
     ("statement", "hint"),
-    [("SELECT :n", "add n to parameters"), ("PRAGMA synchronous", "rows of tables of your own"), ("SELECT", "by hand")],
+    [
+        ("SELECT :n", "add n to parameters"),
+        ("PRAGMA synchronous", "rows of tables of your own"),
+        ("SELECT", "manually"),
+    ],
 )
 def test_each_refusal_has_a_hint_of_its_own(store: Path, statement: str, hint: str) -> None:
     assert hint in ran(store, asks(statement, parameters={})).error["hint"]
@@ -286,7 +290,7 @@ def test_a_store_without_sql_refuses_the_document() -> None:
         mill.publish(asks("SELECT 1"))
     (problem,) = refused.value.problems
     assert (problem.code, problem.path) == ("config_invalid", "/nodes/0/config/database")
-    assert "takes no statements" in problem.message
+    assert "does not support statements" in problem.message
 
 
 def test_a_database_of_the_operators(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +321,7 @@ def test_two_statements_that_race_both_happen_once(store: Path) -> None:
         runs = [mill.result(run) for run in started]
     assert [run.error for run in runs if run.status != "COMPLETED"] == []
     assert sorted(run.outputs["ask"]["rows"][0]["total"] for run in runs) == [float(n) for n in range(1, 31)]
-    assert {run.nodes["ask"]["attempts"] for run in runs} == {1}, "a lost race is no attempt"
+    assert {run.nodes["ask"]["attempts"] for run in runs} == {1}, "a lost race is not an attempt"
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
@@ -344,7 +348,7 @@ def test_a_statement_that_asks_for_chance_is_refused_at_once(store: Path) -> Non
     document = asks("INSERT INTO orders (customer) VALUES (random()) RETURNING customer")
     run = ran(store, document)
     assert (run.error["code"], run.nodes["ask"]["attempts"]) == ("sql_failed", 1)
-    assert "its answer differs each time" in run.error["message"]
+    assert "its result differs each time" in run.error["message"]
 
 
 def test_a_compensator_on_the_store_undoes_in_the_commit_that_says_so(store: Path) -> None:

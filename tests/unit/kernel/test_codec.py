@@ -151,7 +151,7 @@ DAMAGED = {
     "something behind it": encode_event(SAMPLES[1]) + b"\x00",
     "a number": msgspec.msgpack.encode(5),
     "an unknown type without a format": msgspec.msgpack.encode(["RunExploded", None, 0, 0, None, None]),
-    "a format that is no number": msgspec.msgpack.encode(["RunPaused", "one"]),
+    "a format that is not a number": msgspec.msgpack.encode(["RunPaused", "one"]),
     "a field of another type": msgspec.msgpack.encode(["RunPaused", 1, "noon", 0, None, None, ""]),
     "too few fields": msgspec.msgpack.encode(["NodeStarted", 1, 0, 0, None, None, "a"]),
     "a type that is a list": msgspec.msgpack.encode([["RunPaused"], 1]),

@@ -176,7 +176,7 @@ def test_a_loop_that_is_skipped_into_nothing_is_warned_of() -> None:
     (warning,) = dead_ends(run.flow, run.kernel.state)
     assert warning == (
         "no terminal node completed: b was skipped (when: inputs.x is false) and c with it, which ended the loop; "
-        "let the condition of c end it instead"
+        "end the loop with the condition of c instead"
     )
 
 

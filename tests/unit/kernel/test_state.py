@@ -12,19 +12,12 @@ from tests.fixtures.kernel.tables import Run, begun
 from tests.unit.kernel.decide.test_maps import DONE
 from tidemill.kernel import events
 from tidemill.kernel.activation import CHUNK_ITEMS, QUEUED_ITEM, Activation, MapState, Wait
+from tidemill.kernel.codec import SNAPSHOT_FORMAT, SnapshotFormatUnknown, decode_state, encode_state
 from tidemill.kernel.commands import AnyCommand, Done, MapExpanded, Pause, Result
 from tidemill.kernel.decide.decide import decide_all
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.spending import Budget, Spend
-from tidemill.kernel.state import (
-    SNAPSHOT_FORMAT,
-    UNVISITED,
-    SnapshotFormatUnknown,
-    State,
-    Visit,
-    decode_state,
-    encode_state,
-)
+from tidemill.kernel.state import UNVISITED, State, Visit
 
 FORM = "606dcd003219d7e0"
 """Of the bytes below. When it has changed: raise `SNAPSHOT_FORMAT`, and write the new one here."""

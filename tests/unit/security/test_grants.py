@@ -134,7 +134,7 @@ def test_a_secret_without_origins_is_sent_nowhere() -> None:
     ],
 )
 def test_what_is_no_origin_is_refused(origin: str) -> None:
-    with pytest.raises(ValueError, match="is no origin: write https://host"):
+    with pytest.raises(ValueError, match="is not an origin: write https://host"):
         SecretGrant(origins=(origin,), workflows=("*",))
 
 

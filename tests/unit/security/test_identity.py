@@ -16,21 +16,23 @@ from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected
 from tidemill.security import identity
 from tidemill.security.identity import (
-    ANYONE,
-    OPERATOR_TENANT,
-    PERMISSIONS,
-    ROLES,
     JwtRules,
     JwtVerifier,
-    Principal,
     Sessions,
-    check_roles_of_key,
-    check_tenant_name,
     hash_of_key,
     id_of_key,
     new_key,
     same_key,
     tenant_of_key,
+)
+from tidemill.security.roles import (
+    ANYONE,
+    OPERATOR_TENANT,
+    PERMISSIONS,
+    ROLES,
+    Principal,
+    check_roles_of_key,
+    check_tenant_name,
 )
 
 SECRET = "a secret of the tests, which is long enough"

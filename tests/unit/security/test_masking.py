@@ -242,7 +242,7 @@ def test_a_database_quotes_no_secret_when_it_refuses_a_statement_at_last() -> No
     assert isinstance(ask.command, Result) and isinstance(ask.command.outcome, Failed)
     error = ask.command.outcome.error
     assert (error.code, error.message) == ("sql_failed", f"bad JSON path: '{MASKED}'")
-    assert "by hand" in error.hint
+    assert "manually" in error.hint
 
 
 def test_no_statement_on_the_store_is_given_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

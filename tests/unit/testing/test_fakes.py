@@ -8,8 +8,8 @@ import jsonschema_rs
 import pytest
 
 from tests.fixtures.kernel.authoring import document, node
-from tidemill.bootstrap import built_in_types
 from tidemill.kernel.compile.compiler import compile_document
+from tidemill.node_types import built_in_types
 from tidemill.testing.fakes import fake_value, read_shapes
 
 SCHEMAS: list[Any] = [

@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document aa7681939efc4190.
+// Made by `make web-types` from the OpenAPI document 48583d8e2df41689.
 
 export interface paths {
     "/livez": {
@@ -406,7 +406,7 @@ export interface paths {
         };
         /**
          * Follow a run (Server-Sent Events)
-         * @description Every event of the run, with its seq as `id`; `Last-Event-ID` or `after` resumes behind it. Without an id: `live` (parts, progress) and `log`. The last frame is `end`, or `resume` with the id to go on from.
+         * @description Every event of the run, with its seq as `id`; `Last-Event-ID` or `after` resumes after it. Without an id: `live` (parts, progress) and `log`. The last frame is `end`, or `resume` with the id to continue from.
          */
         get: operations["streamRun"];
         put?: never;
@@ -466,7 +466,7 @@ export interface paths {
         };
         /**
          * What a node was given: its config with the values in it, without secrets; of a map, its list
-         * @description No value if no attempt has begun. Whole up to 64 KiB, else its beginning. With `Range`, bytes of the JSON text (206).
+         * @description No value before the first attempt. Whole up to 64 KiB, else its beginning. With `Range`, bytes of the JSON text (206).
          */
         get: operations["getNodeInput"];
         put?: never;
@@ -627,7 +627,7 @@ export interface paths {
         put?: never;
         /**
          * Settle a node by hand
-         * @description In the place of people who were asked for a decision, only with `approvals:decide`.
+         * @description Deciding on behalf of people who were asked needs `approvals:decide`.
          */
         post: operations["overrideNode"];
         delete?: never;
@@ -718,7 +718,7 @@ export interface paths {
         put?: never;
         /**
          * Start a run that shares what this one has done
-         * @description With an `Idempotency-Key`, a repetition answers the same fork with 200. Other inputs or another graph behind a decision of people, only with `approvals:decide`.
+         * @description With an `Idempotency-Key`, a repetition answers the same fork with 200. Other inputs or another graph after a decision of people, only with `approvals:decide`.
          */
         post: operations["forkRun"];
         delete?: never;
@@ -988,7 +988,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Make a tag point to where it pointed before its last move */
+        /** Move a tag back to where it pointed before */
         post: operations["rollbackTag"];
         delete?: never;
         options?: never;
@@ -1021,7 +1021,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List approvals, newest first: those that are pending
+         * List approvals, newest first; pending ones by default
          * @description A page may have fewer items than the limit while there is a next one.
          */
         get: operations["listApprovals"];
@@ -1094,7 +1094,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Approve, reject, or ask for changes
+         * Approve, reject, or request changes
          * @description The same decision again gets the same answer, a contrary one 409, and one that comes too late 410.
          */
         post: operations["decideApproval"];
@@ -1225,7 +1225,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Take a dead letter off the list */
+        /** Close a dead letter without retrying it */
         post: operations["discardDeadLetter"];
         delete?: never;
         options?: never;
@@ -1419,7 +1419,7 @@ export interface paths {
         /** Let at most so many nodes of a queue, type, workflow or value of a label run at a time */
         put: operations["setConcurrencyLimit"];
         post?: never;
-        /** Lift a limit */
+        /** Remove a limit */
         delete: operations["removeConcurrencyLimit"];
         options?: never;
         head?: never;
@@ -1686,7 +1686,7 @@ export interface paths {
         put?: never;
         /**
          * Disable a tenant
-         * @description All its keys and tokens are refused within five seconds; its runs go on.
+         * @description All its keys and tokens are refused within five seconds; its runs continue.
          */
         post: operations["disableTenant"];
         delete?: never;
@@ -1759,13 +1759,13 @@ export interface components {
         Act: {
             /**
              * Reason
-             * @description Why; it is kept with the run.
+             * @description The reason, recorded with the run.
              * @default
              */
             reason: string;
             /**
              * Command Id
-             * @description An id of your own: sent again, it changes nothing.
+             * @description Your own request id: repeating the request with it changes nothing.
              */
             command_id?: string | null;
         };
@@ -1795,7 +1795,7 @@ export interface components {
             action: "cancel" | "pause" | "resume" | "retry" | "rollback";
             /**
              * Query
-             * @description Which runs, as in `status:failed workflow:billing`.
+             * @description A query, such as `status:failed workflow:billing`.
              * @default
              */
             query: string;
@@ -1807,13 +1807,13 @@ export interface components {
             run_ids: string[];
             /**
              * Limit
-             * @description The most runs to act on, newest first.
+             * @description Maximum number of runs to act on, newest first.
              * @default 1000
              */
             limit: number;
             /**
              * Dry Run
-             * @description Only say which runs it would be, and which would refuse.
+             * @description Only report which runs match, and which would refuse.
              * @default false
              */
             dry_run: boolean;
@@ -1832,23 +1832,23 @@ export interface components {
         CancelRun: {
             /**
              * Reason
-             * @description Why; it is kept with the run.
+             * @description The reason, recorded with the run.
              * @default
              */
             reason: string;
             /**
              * Command Id
-             * @description An id of your own: sent again, it changes nothing.
+             * @description Your own request id: repeating the request with it changes nothing.
              */
             command_id?: string | null;
             /**
              * Compensate
-             * @description Undo what was done; by default what the document says.
+             * @description Run the compensators; by default as the document says.
              */
             compensate?: boolean | null;
             /**
              * Force
-             * @description Also stop a rollback that is under way.
+             * @description Also stop a rollback in progress.
              * @default false
              */
             force: boolean;
@@ -1863,12 +1863,12 @@ export interface components {
             comments: string;
             /**
              * Form
-             * @description The data of the approval's form, as far as it is filled in.
+             * @description The data of the approval's form, as far as filled in.
              */
             form?: unknown;
             /**
              * Command Id
-             * @description Marks repetitions of one request.
+             * @description Identifies repetitions of one request.
              */
             command_id?: string | null;
         };
@@ -1882,7 +1882,7 @@ export interface components {
             decision: "approve" | "reject" | "changes";
             /**
              * Comments
-             * @description Goes into the log.
+             * @description Recorded in the log.
              * @default
              * @example looks right
              */
@@ -1894,7 +1894,7 @@ export interface components {
             form?: unknown;
             /**
              * Command Id
-             * @description Marks repetitions of one request.
+             * @description Identifies repetitions of one request.
              */
             command_id?: string | null;
         };
@@ -1902,7 +1902,7 @@ export interface components {
         DelegateBody: {
             /**
              * To
-             * @description The person who shall decide instead.
+             * @description The person who decides instead.
              * @example user:bob
              */
             to: string;
@@ -1913,7 +1913,7 @@ export interface components {
             comments: string;
             /**
              * Command Id
-             * @description Marks repetitions of one request.
+             * @description Identifies repetitions of one request.
              */
             command_id?: string | null;
         };
@@ -1921,7 +1921,7 @@ export interface components {
         DiscardBody: {
             /**
              * Reason
-             * @description Why nothing is done about it.
+             * @description Why it is discarded.
              * @default
              * @example handled by hand
              */
@@ -1942,7 +1942,7 @@ export interface components {
         ForkRun: {
             /**
              * At
-             * @description The last event that is shared; by default all.
+             * @description The last event to copy; by default all.
              */
             at?: number | null;
             /**
@@ -1962,7 +1962,7 @@ export interface components {
             patch?: unknown;
             /**
              * Document
-             * @description Instead of `patch`: what the document shall become, also as YAML.
+             * @description Instead of `patch`: the new document, also as YAML.
              */
             document?: {
                 [key: string]: unknown;
@@ -1998,13 +1998,13 @@ export interface components {
         LinkBody: {
             /**
              * Person
-             * @description Who decides by the link; the caller by default. For others it takes the permission `keys:write`.
+             * @description Who decides by the link; default: the caller. Links for others need the permission `keys:write`.
              * @example user:alice
              */
             person?: string | null;
             /**
              * Expires In Seconds
-             * @description It never outlives the approval.
+             * @description The link expires with the approval at the latest.
              * @default 86400
              */
             expires_in_seconds: number;
@@ -2013,7 +2013,7 @@ export interface components {
         MoveTagBody: {
             /**
              * Version
-             * @description Where the tag shall point.
+             * @description The version the tag points to.
              * @example 3
              */
             version?: number | null;
@@ -2044,7 +2044,7 @@ export interface components {
         NewKeyBody: {
             /**
              * Label
-             * @description What it is for: it names the actor of what the key changes, as `key:LABEL`.
+             * @description What the key is for. Changes made with the key are recorded as by `key:LABEL`.
              * @example ci-deploy
              */
             label: string;
@@ -2058,7 +2058,7 @@ export interface components {
             roles: ("viewer" | "operator" | "author" | "approver" | "admin")[];
             /**
              * Expires Days
-             * @description How long it is valid; null: until it is revoked.
+             * @description How long the key is valid; null: until it is revoked.
              * @default 365
              * @example 90
              */
@@ -2083,6 +2083,7 @@ export interface components {
             /**
              * Cron
              * @description five fields, or @hourly, @daily, @weekly, @monthly, @yearly
+             * @example 0 2 * * *
              */
             cron?: string | null;
             /**
@@ -2160,20 +2161,20 @@ export interface components {
         OverrideNode: {
             /**
              * Reason
-             * @description Why; it is kept with the run.
+             * @description The reason, recorded with the run.
              * @default
              */
             reason: string;
             /**
              * Command Id
-             * @description An id of your own: sent again, it changes nothing.
+             * @description Your own request id: repeating the request with it changes nothing.
              */
             command_id?: string | null;
             /** Node */
             node: string;
             /**
              * Value
-             * @description The output that the node gets; null is one.
+             * @description The output of the node; null is a value too.
              */
             value?: unknown;
             /**
@@ -2194,7 +2195,7 @@ export interface components {
             index?: number | null;
             /**
              * Next Nodes
-             * @description Where a branch leads, else it decides.
+             * @description The nodes to continue with; by default the branch decides.
              */
             next_nodes?: string[] | null;
         };
@@ -2220,14 +2221,14 @@ export interface components {
             operations?: unknown;
             /**
              * Document
-             * @description Instead of `operations`: what the document shall become, also as YAML.
+             * @description Instead of `operations`: the new document, also as YAML.
              */
             document?: {
                 [key: string]: unknown;
             } | string | null;
             /**
              * Dry Run
-             * @description Only say what the patch would do.
+             * @description Only report what the patch would do.
              * @default false
              */
             dry_run: boolean;
@@ -2239,17 +2240,17 @@ export interface components {
             retry: boolean;
             /**
              * Base Digest
-             * @description Refuse if the run follows another document by now.
+             * @description Refuse if the run's document has changed since.
              */
             base_digest?: string | null;
             /**
              * Expected Seq
-             * @description Refuse at another event.
+             * @description Refuse if the run has moved past this event.
              */
             expected_seq?: number | null;
             /**
              * Publish
-             * @description Also publish the outcome as a version.
+             * @description Also publish the result as a new version.
              * @default false
              */
             publish: boolean;
@@ -2261,7 +2262,7 @@ export interface components {
             did_not_happen: string[];
             /**
              * Message
-             * @description What it is about; it is kept.
+             * @description A message, recorded with the patch.
              * @default
              */
             message: string;
@@ -2286,7 +2287,7 @@ export interface components {
             }[];
             /**
              * Base Digest
-             * @description Refuse the patch unless the reference means this content.
+             * @description Refuse the patch unless the version has this digest.
              */
             base_digest?: string | null;
             /**
@@ -2373,7 +2374,7 @@ export interface components {
             };
             /**
              * Remove
-             * @description Labels to take away.
+             * @description Labels to remove.
              * @default []
              */
             remove: string[];
@@ -2384,23 +2385,23 @@ export interface components {
         ReprocessBody: {
             /**
              * Run Id
-             * @description Those of one run.
+             * @description Only dead letters of this run.
              */
             run_id?: string | null;
             /**
              * Node
-             * @description Those of one node.
+             * @description Only dead letters of this node.
              */
             node?: string | null;
             /**
              * Workflow
-             * @description Those of one workflow.
+             * @description Only dead letters of this workflow.
              * @example billing
              */
             workflow?: string | null;
             /**
              * Code
-             * @description Those with one error code.
+             * @description Only dead letters with this error code.
              * @example http_status
              */
             code?: string | null;
@@ -2435,7 +2436,7 @@ export interface components {
             reason: string;
             /**
              * Limit
-             * @description No further run is begun with after so many letters.
+             * @description Stop after this many dead letters.
              * @default 1000
              */
             limit: number;
@@ -2449,13 +2450,13 @@ export interface components {
         RetryRun: {
             /**
              * Reason
-             * @description Why; it is kept with the run.
+             * @description The reason, recorded with the run.
              * @default
              */
             reason: string;
             /**
              * Command Id
-             * @description An id of your own: sent again, it changes nothing.
+             * @description Your own request id: repeating the request with it changes nothing.
              */
             command_id?: string | null;
             /**
@@ -2475,13 +2476,13 @@ export interface components {
         RewindRun: {
             /**
              * Reason
-             * @description Why; it is kept with the run.
+             * @description The reason, recorded with the run.
              * @default
              */
             reason: string;
             /**
              * Command Id
-             * @description An id of your own: sent again, it changes nothing.
+             * @description Your own request id: repeating the request with it changes nothing.
              */
             command_id?: string | null;
             /**
@@ -2492,7 +2493,7 @@ export interface components {
             did_not_happen: string[];
             /**
              * Node
-             * @description The node to run again, with everything behind it.
+             * @description The node to run again, with everything downstream of it.
              */
             node: string;
         };
@@ -2510,6 +2511,7 @@ export interface components {
             /**
              * Cron
              * @description five fields, or @hourly, @daily, @weekly, @monthly, @yearly
+             * @example 0 2 * * *
              */
             cron?: string | null;
             /**
@@ -2571,7 +2573,7 @@ export interface components {
         SendSignal: {
             /**
              * Name
-             * @description The name that a node waits for.
+             * @description The name of the signal.
              */
             name: string;
             /** Payload */
@@ -2604,7 +2606,7 @@ export interface components {
             workflow: string;
             /**
              * Labels
-             * @description What the runs can be found by.
+             * @description Labels to find the runs by.
              * @default {}
              */
             labels: {
@@ -2612,12 +2614,12 @@ export interface components {
             };
             /**
              * Deadline Seconds
-             * @description A run that has not ended after this time fails.
+             * @description The run fails if it has not ended after this time.
              */
             deadline_seconds?: number | null;
             /**
              * Correlation Id
-             * @description An id of your own that is kept with the run.
+             * @description Your own id, stored with the run.
              * @default
              */
             correlation_id: string;
@@ -2650,7 +2652,7 @@ export interface components {
             workflow?: string | null;
             /**
              * Labels
-             * @description What the runs can be found by.
+             * @description Labels to find the runs by.
              * @default {}
              */
             labels: {
@@ -2658,12 +2660,12 @@ export interface components {
             };
             /**
              * Deadline Seconds
-             * @description A run that has not ended after this time fails.
+             * @description The run fails if it has not ended after this time.
              */
             deadline_seconds?: number | null;
             /**
              * Correlation Id
-             * @description An id of your own that is kept with the run.
+             * @description Your own id, stored with the run.
              * @default
              */
             correlation_id: string;
@@ -2690,12 +2692,12 @@ export interface components {
             name?: string | null;
             /**
              * Description
-             * @description What agents read of it.
+             * @description The description that agents read.
              */
             description?: string | null;
             /**
              * Pinned
-             * @description Whether it keeps its version.
+             * @description Whether it is pinned to its version.
              */
             pinned?: boolean | null;
             /**
@@ -2722,6 +2724,7 @@ export interface components {
             /**
              * Reason
              * @default
+             * @example the end of the quarter
              */
             reason: string;
         };
@@ -3096,7 +3099,7 @@ export interface components {
             /** @constant */
             kind: "retry";
         };
-        /** @description It sleeps. With `expires` its time-out comes before it would wake. */
+        /** @description It sleeps. With `expires` its time-out comes first. */
         Timer: {
             node: string;
             visit: number;
@@ -3237,7 +3240,7 @@ export interface components {
             /** @constant */
             kind: "wait";
         };
-        /** @description The state calls for a job that the store does not have. */
+        /** @description The state needs a job that the store does not have. */
         Missing: {
             node: string;
             visit: number;
@@ -4056,7 +4059,7 @@ export interface operations {
     countRuns: {
         parameters: {
             query?: {
-                /** @description Conditions, as in `status:failed workflow:billing started>-2h`. */
+                /** @description A query, such as `status:failed workflow:billing started>-2h`. */
                 query?: string;
                 /** @description Where counting ends. */
                 at_most?: number;
@@ -4099,7 +4102,7 @@ export interface operations {
     summariseRuns: {
         parameters: {
             query?: {
-                /** @description Conditions, as in `status:failed workflow:billing started>-2h`. */
+                /** @description A query, such as `status:failed workflow:billing started>-2h`. */
                 query?: string;
                 /** @description Intervals of the histogram. */
                 buckets?: number;
@@ -4142,7 +4145,7 @@ export interface operations {
     groupFailures: {
         parameters: {
             query?: {
-                /** @description Conditions, as in `status:failed workflow:billing started>-2h`. */
+                /** @description A query, such as `status:failed workflow:billing started>-2h`. */
                 query?: string;
             };
             header?: never;
@@ -4266,11 +4269,11 @@ export interface operations {
     findRuns: {
         parameters: {
             query?: {
-                /** @description Conditions, as in `status:failed workflow:billing started>-2h`. */
+                /** @description A query, such as `status:failed workflow:billing started>-2h`. */
                 query?: string;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -4315,9 +4318,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Makes it safe to send the request again. */
+                /** @description Makes it safe to repeat the request. */
                 "Idempotency-Key"?: string | null;
-                /** @description The trace that the spans of the run belong to (W3C). */
+                /** @description The W3C trace context that the spans of the run join. */
                 traceparent?: string | null;
             };
             path?: never;
@@ -4362,7 +4365,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The trace that the spans of the run belong to (W3C). */
+                /** @description The W3C trace context that the spans of the run join. */
                 traceparent?: string | null;
             };
             path?: never;
@@ -4410,7 +4413,7 @@ export interface operations {
                 at?: number | null;
                 /** @description Also the compiled workflow, its edges, and what nodes took, for a picture. */
                 graph?: boolean;
-                /** @description With outputs, however large; without, they are null. */
+                /** @description Include outputs of any size; without, they are null. */
                 values?: boolean;
             };
             header?: never;
@@ -4503,20 +4506,20 @@ export interface operations {
     getRunEvents: {
         parameters: {
             query?: {
-                /** @description The seq of the last event you have. */
+                /** @description The seq of the last event you received. */
                 after?: string;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
-                /** @description Of this node only. */
+                /** @description Only events of this node. */
                 node?: string;
                 visit?: number | null;
-                /** @description Of this item of a map, and of the map. */
+                /** @description Only events of this item of a map, and of the map itself. */
                 index?: number | null;
-                /** @description Of these types only. */
+                /** @description Only events of these types. */
                 type?: string[];
-                /** @description Whose record contains this text. */
+                /** @description Only events whose record contains this text. */
                 contains?: string;
-                /** @description Of values longer than 200 bytes only the beginning. */
+                /** @description Truncate values longer than 200 bytes. */
                 brief?: boolean;
             };
             header?: never;
@@ -4795,7 +4798,7 @@ export interface operations {
     getRunDocument: {
         parameters: {
             query?: {
-                /** @description Also as YAML, in `text`, as people write it. */
+                /** @description Also as YAML, in `text`. */
                 text?: boolean;
             };
             header?: never;
@@ -4927,15 +4930,15 @@ export interface operations {
     streamRun: {
         parameters: {
             query?: {
-                /** @description The seq of the last event you have. */
+                /** @description The seq of the last event you received. */
                 after?: string;
-                /** @description Also parts of results and progress. */
+                /** @description Also streamed parts of results, and progress. */
                 live?: boolean;
-                /** @description Also what handlers log from now on. */
+                /** @description Also new log lines of handlers. */
                 logs?: boolean;
             };
             header?: {
-                /** @description The id of the last frame you have. */
+                /** @description The id of the last frame you received. */
                 "Last-Event-ID"?: string | null;
             };
             path: {
@@ -4977,13 +4980,13 @@ export interface operations {
     streamRuns: {
         parameters: {
             query?: {
-                /** @description Conditions, as in `status:failed workflow:billing started>-2h`. */
+                /** @description A query, such as `status:failed workflow:billing started>-2h`. */
                 query?: string;
-                /** @description The id of the last frame you have. */
+                /** @description The id of the last frame you received. */
                 after?: string;
             };
             header?: {
-                /** @description The id of the last frame you have. */
+                /** @description The id of the last frame you received. */
                 "Last-Event-ID"?: string | null;
             };
             path?: never;
@@ -5151,9 +5154,9 @@ export interface operations {
             query?: {
                 /** @description Only those with this status. */
                 status?: ("PENDING" | "QUEUED" | "RUNNING" | "WAITING" | "COMPLETED" | "FAILED" | "SKIPPED" | "CANCELLED") | "";
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
                 /** @description The run as it was after this event. */
                 at?: number | null;
@@ -5210,7 +5213,7 @@ export interface operations {
                 /** @description The run as it was after this event. */
                 at?: number | null;
                 format?: "json" | "svg";
-                /** @description A looping node: the graph as it was when a pass ended. */
+                /** @description A looping node: show the graph at the end of one of its passes. */
                 loop?: string | null;
                 /** @description Which pass of `loop`. */
                 pass?: number;
@@ -5310,7 +5313,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Makes it safe to send the request again. */
+                /** @description Makes it safe to repeat the request. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5357,7 +5360,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Makes it safe to send the request again. */
+                /** @description Makes it safe to repeat the request. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5404,7 +5407,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Makes it safe to send the request again. */
+                /** @description Makes it safe to repeat the request. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5451,7 +5454,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Makes it safe to send the request again. */
+                /** @description Makes it safe to repeat the request. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5498,7 +5501,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Makes it safe to send the request again. */
+                /** @description Makes it safe to repeat the request. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5545,7 +5548,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Makes it safe to send the request again. */
+                /** @description Makes it safe to repeat the request. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5592,7 +5595,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Makes it safe to send the request again. */
+                /** @description Makes it safe to repeat the request. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5683,7 +5686,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Makes it safe to send the request again. */
+                /** @description Makes it safe to repeat the request. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5730,7 +5733,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Makes it safe to send the request again. */
+                /** @description Makes it safe to repeat the request. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5777,7 +5780,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Makes it safe to send the request again. */
+                /** @description Makes it safe to repeat the request. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5824,7 +5827,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Makes it safe to send the request again. */
+                /** @description Makes it safe to repeat the request. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5982,9 +5985,9 @@ export interface operations {
             query?: {
                 /** @description Terms, such as `tag:stable`. */
                 query?: string;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -6268,9 +6271,9 @@ export interface operations {
     workflowVersions: {
         parameters: {
             query?: {
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -6453,9 +6456,9 @@ export interface operations {
             query?: {
                 /** @description Only the moves of this tag. */
                 tag?: string | null;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -6676,21 +6679,21 @@ export interface operations {
     listApprovals: {
         parameters: {
             query?: {
-                /** @description Those that ask the caller, one of the caller's roles, or anyone. */
+                /** @description Only approvals that ask the caller, one of the caller's roles, or anyone. */
                 mine?: boolean;
-                /** @description Those that ask one of the caller's roles. */
+                /** @description Only approvals that ask one of the caller's roles. */
                 my_roles?: boolean;
                 /** @description How they stand. */
                 status?: ("pending" | "decided" | "expired" | "cancelled") | "all";
-                /** @description Those whose time ends within so many seconds. */
+                /** @description Only approvals that expire within this many seconds. */
                 due?: number | null;
-                /** @description Those whose time has passed, or that were escalated. */
+                /** @description Only approvals that have expired or were escalated. */
                 overdue?: boolean;
                 /** @description Terms: `run:ID`, `workflow:NAME`, `approver:user:NAME`… */
                 query?: string;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -7135,9 +7138,9 @@ export interface operations {
             query?: {
                 /** @description Terms: `status:open`, `run:ID`, `workflow:NAME`, `node:ID`, `code:CODE`. */
                 query?: string;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -7343,9 +7346,9 @@ export interface operations {
             query?: {
                 /** @description `active`, or `grace` for those about to be collected. */
                 state?: ("active" | "grace") | null;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -7875,11 +7878,11 @@ export interface operations {
     listTools: {
         parameters: {
             query?: {
-                /** @description Those that were retired, instead of those in use. */
+                /** @description List retired tools instead of those in use. */
                 retired?: boolean;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -8009,6 +8012,7 @@ export interface operations {
             query?: {
                 /** @description status:active, workflow:NAME or failing */
                 term?: string[];
+                /** @description `next` of the page before. */
                 after?: string | null;
                 limit?: number;
             };
@@ -8513,9 +8517,9 @@ export interface operations {
     listKeys: {
         parameters: {
             query?: {
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -8641,9 +8645,9 @@ export interface operations {
     listTenants: {
         parameters: {
             query?: {
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;
@@ -8817,9 +8821,9 @@ export interface operations {
                 since?: string | null;
                 /** @description `2h` (ago), or a date. */
                 until?: string | null;
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
-                /** @description How many items a page has at most. */
+                /** @description Maximum number of items per page. */
                 limit?: number;
             };
             header?: never;

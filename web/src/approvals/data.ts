@@ -88,9 +88,9 @@ export function leadsTo(verb: Verb, consequence: Consequence | undefined): strin
   if (consequence === undefined) return "";
   if (!consequence.possible) return "This step has no way back for changes.";
   const next = consequence.next_nodes.join(", ");
-  if (consequence.fails) return next ? `The step fails, and the run goes on with ${next}.` : "The step fails, and the run fails with it.";
-  if (!next) return verb === "approve" ? "It is the last step: the run ends." : "The run goes on without a further step here.";
-  return consequence.conditional ? `Conditions choose how it goes on: ${next}.` : `The run goes on with ${next}.`;
+  if (consequence.fails) return next ? `The step fails, and the run continues with ${next}.` : "The step fails, and the run fails with it.";
+  if (!next) return verb === "approve" ? "It is the last step: the run ends." : "The run continues without a further step here.";
+  return consequence.conditional ? `Conditions choose the next step: ${next}.` : `The run continues with ${next}.`;
 }
 
 const TIMEOUT: Record<string, string> = {

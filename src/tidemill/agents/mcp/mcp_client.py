@@ -242,7 +242,7 @@ def mcp_source(servers: McpServers) -> ToolSource:
 
 def _check(settings: dict[str, Any], path: str) -> Iterator[Problem]:
     if not MCP_NAME.fullmatch(settings["server"]):
-        message = f"{shorten(settings['server'], 80)} is no name of an MCP server"
+        message = f"{shorten(settings['server'], 80)} is not the name of an MCP server"
         hint = f"name a table [mcp.NAME] of the operator's {CONFIG_FILE}; a document starts no server itself"
         yield Problem(code="mcp_server_unknown", message=message, path=f"{path}/server", hint=hint)
 
@@ -257,7 +257,7 @@ def shown_name(server: str, tool: str) -> str:
 
 def _tool(server: McpServer, definition: Definition) -> Tool:
     if definition.output is not None and (problems := check_schema(definition.output)):
-        message = f"the output schema of {definition.name} is no JSON Schema: {problems[0].sentence}"
+        message = f"the output schema of {definition.name} is not a JSON Schema: {problems[0].sentence}"
         raise Fail("mcp_tool_invalid", f"MCP server {server.name}: {message}", hint="its author must correct it")
 
     async def call(context: ToolContext, arguments: dict[str, Any]) -> Ended:

@@ -148,7 +148,7 @@ class ProgramChannel(Channel):
             except ValueError:
                 self._noise += 1
                 quoted = shorten(line.decode("utf-8", "replace"), 100)
-                self.remark = self.remark or f"it wrote a line that is no message: {quoted}"
+                self.remark = self.remark or f"it wrote a line that is not a message: {quoted}"
                 if self._noise > NOISE_LINES_MAX:
                     self._end(Fail("mcp_protocol_error", f"the server does not speak MCP: {self.remark}"))
 

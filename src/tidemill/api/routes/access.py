@@ -14,7 +14,8 @@ from tidemill.api.schemas import After, Body, Limit, PageOf, answer, page_answer
 from tidemill.engine.maintenance.audit_chain import AuditEntry, ChainCheck
 from tidemill.engine.services.access import EXPIRES_DAYS, CreatedKey, KeyView, TenantView
 from tidemill.errors import rejected
-from tidemill.security.identity import ANYONE, SESSION_COOKIE, Role
+from tidemill.security.identity import SESSION_COOKIE
+from tidemill.security.roles import ANYONE, Role
 
 router = Router()
 
@@ -58,9 +59,10 @@ async def begin_session(request: Request, caller: CurrentCaller) -> Response:
     Sets a cookie that scripts cannot read and other sites cannot send; the answer has its CSRF token.
     """
     access: Access = request.app.state.access
-    if caller.session:
-        # It would live on when this one is ended.
-        raise rejected("unauthenticated", "a session begins no other one", hint="send `Authorization: Bearer KEY`")
+    if caller.session or access.is_open:
+        # It would outlive the session that it began with, or the first key, which closes an open server.
+        hint = "leave it out: this server asks for none" if access.is_open else "send `Authorization: Bearer KEY`"
+        raise rejected("unauthenticated", "a session begins with a key or a token", hint=hint)
     now_ms = caller.services.context.store.now_ms()
     token = access.sessions.issue(caller.principal, now_ms)
     issued = access.sessions.principal(token, now_ms)
@@ -89,12 +91,12 @@ async def end_session(request: Request, caller: CurrentCaller) -> Response:
 
 class NewKeyBody(Body):
     label: str = Field(
-        description="What it is for: it names the actor of what the key changes, as `key:LABEL`.",
+        description="What the key is for. Changes made with the key are recorded as by `key:LABEL`.",
         examples=["ci-deploy"],
     )
     roles: list[Role] = Field(min_length=1, examples=[["author", "operator"]])
     expires_days: float | None = Field(
-        EXPIRES_DAYS, description="How long it is valid; null: until it is revoked.", examples=[90]
+        EXPIRES_DAYS, description="How long the key is valid; null: until it is revoked.", examples=[90]
     )
 
 
@@ -151,7 +153,7 @@ async def create_tenant(caller: CurrentCaller, body: NewTenantBody) -> Response:
 async def disable_tenant(caller: CurrentCaller, name: TenantName) -> Response:
     """Disable a tenant.
 
-    All its keys and tokens are refused within five seconds; its runs go on.
+    All its keys and tokens are refused within five seconds; its runs continue.
     """
     return answer(await caller.services.tenants.disable(name, actor=caller.actor))
 

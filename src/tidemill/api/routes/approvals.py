@@ -23,7 +23,7 @@ from tidemill.engine.views import ApprovalView, activation_id, plain, read_activ
 from tidemill.errors import rejected
 from tidemill.kernel.activation import ApprovalStatus
 from tidemill.kernel.decide.approvals import as_user
-from tidemill.security.identity import Principal
+from tidemill.security.roles import Principal
 from tidemill.security.signing import LINK_HOURS, DecisionLink, DecisionLinks
 
 LOG = logging.getLogger(__name__)
@@ -56,21 +56,21 @@ def _place(approval_id: str) -> _Place:
 async def list_approvals(
     caller: CurrentCaller,
     mine: Annotated[
-        bool, Query(description="Those that ask the caller, one of the caller's roles, or anyone.")
+        bool, Query(description="Only approvals that ask the caller, one of the caller's roles, or anyone.")
     ] = False,
-    my_roles: Annotated[bool, Query(description="Those that ask one of the caller's roles.")] = False,
+    my_roles: Annotated[bool, Query(description="Only approvals that ask one of the caller's roles.")] = False,
     status: Annotated[ApprovalStatus | Literal["all"], Query(description="How they stand.")] = "pending",
     due: Annotated[
-        int | None, Query(ge=0, le=10**9, description="Those whose time ends within so many seconds.")
+        int | None, Query(ge=0, le=10**9, description="Only approvals that expire within this many seconds.")
     ] = None,
-    overdue: Annotated[bool, Query(description="Those whose time has passed, or that were escalated.")] = False,
+    overdue: Annotated[bool, Query(description="Only approvals that have expired or were escalated.")] = False,
     query: Annotated[
         str, Query(description="Terms: `run:ID`, `workflow:NAME`, `approver:user:NAME`…", max_length=2_000)
     ] = "",
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
-    """List approvals, newest first: those that are pending.
+    """List approvals, newest first; pending ones by default.
 
     A page may have fewer items than the limit while there is a next one.
     """
@@ -123,9 +123,9 @@ async def approval_history(approval_id: str, caller: CurrentCaller) -> Response:
 
 class DecideBody(Body):
     decision: Decision = Field(description="`changes` asks for changes, where the node has a path for it.")
-    comments: str = Field("", description="Goes into the log.", examples=["looks right"], max_length=2_000)
+    comments: str = Field("", description="Recorded in the log.", examples=["looks right"], max_length=2_000)
     form: Any = Field(None, description="The data of the approval's form, checked against its schema.")
-    command_id: str | None = Field(None, description="Marks repetitions of one request.", max_length=200)
+    command_id: str | None = Field(None, description="Identifies repetitions of one request.", max_length=200)
 
 
 async def _decide(
@@ -147,7 +147,7 @@ async def _decide(
 
 @router.on("POST", "/approvals/{approval_id}/decide", may=MAY_DECIDE, answers=Decided)
 async def decide_approval(approval_id: str, body: DecideBody, caller: CurrentCaller) -> Response:
-    """Approve, reject, or ask for changes.
+    """Approve, reject, or request changes.
 
     The same decision again gets the same answer, a contrary one 409, and one that comes too late 410.
     """
@@ -156,8 +156,8 @@ async def decide_approval(approval_id: str, body: DecideBody, caller: CurrentCal
 
 class ChangesBody(Body):
     comments: str = Field(description="What has to change.", examples=["the amount is wrong"], max_length=2_000)
-    form: Any = Field(None, description="The data of the approval's form, as far as it is filled in.")
-    command_id: str | None = Field(None, description="Marks repetitions of one request.", max_length=200)
+    form: Any = Field(None, description="The data of the approval's form, as far as filled in.")
+    command_id: str | None = Field(None, description="Identifies repetitions of one request.", max_length=200)
 
 
 @router.on("POST", "/approvals/{approval_id}/request-changes", may=MAY_DECIDE, answers=Decided)
@@ -168,9 +168,9 @@ async def request_changes(approval_id: str, body: ChangesBody, caller: CurrentCa
 
 
 class DelegateBody(Body):
-    to: str = Field(description="The person who shall decide instead.", examples=["user:bob"], max_length=200)
+    to: str = Field(description="The person who decides instead.", examples=["user:bob"], max_length=200)
     comments: str = Field("", max_length=2_000)
-    command_id: str | None = Field(None, description="Marks repetitions of one request.", max_length=200)
+    command_id: str | None = Field(None, description="Identifies repetitions of one request.", max_length=200)
 
 
 @router.on("POST", "/approvals/{approval_id}/delegate", may=MAY_DECIDE, answers=ApprovalView)
@@ -202,12 +202,12 @@ class DecisionUrl(msgspec.Struct, frozen=True, kw_only=True):
 class LinkBody(Body):
     person: str | None = Field(
         None,
-        description="Who decides by the link; the caller by default. For others it takes the permission `keys:write`.",
+        description="Who decides by the link; default: the caller. Links for others need the permission `keys:write`.",
         examples=["user:alice"],
         max_length=200,
     )
     expires_in_seconds: int = Field(
-        LINK_SECONDS, ge=1, le=int(LINK_HOURS * 3_600), description="It never outlives the approval."
+        LINK_SECONDS, ge=1, le=int(LINK_HOURS * 3_600), description="The link expires with the approval at the latest."
     )
 
 
@@ -221,12 +221,12 @@ async def create_decision_link(approval_id: str, body: LinkBody, request: Reques
     own = body.person is None or as_user(body.person) == as_user(caller.actor)
     if not own and not caller.principal.may("keys:write"):
         hint = "leave `person` out for a link of your own, or ask an administrator"
-        raise rejected("not_allowed", f"{caller.actor} may make no links for others", path="/person", hint=hint)
+        raise rejected("not_allowed", f"{caller.actor} may not create links for others", path="/person", hint=hint)
     person, roles = (caller.actor, caller.principal.roles) if own else (body.person or "", ())
     view = await caller.services.approvals.check_person(place.run_id, place.node, actor=person, roles=roles, **place.at)
     links: DecisionLinks = request.app.state.decision_links
     if not links.lasting:
-        LOG.warning("links to decisions end with this process: there is no `secret` under [server]")
+        LOG.warning("decision links become invalid when this process ends: set `secret` under [server]")
     context = caller.services.context
     now_ms, base = context.store.now_ms(), _base(request)
     link = DecisionLink(
@@ -253,7 +253,7 @@ def _base(request: Request) -> str:
         return str(request.app.state.public_url)
     host, port = request.scope.get("server") or ("", None)
     if not host or port is None:
-        message = "the server does not know under which address people reach it"
+        message = "the server does not know its public address"
         raise rejected("public_url_missing", message, hint="set `public_url` under [server]")
     root = str(request.scope.get("app_root_path", request.scope.get("root_path", ""))).rstrip("/")
     return f"{request.url.scheme}://{f'[{host}]' if ':' in host else host}:{port}{root}"

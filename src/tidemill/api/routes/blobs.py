@@ -28,7 +28,7 @@ _DESCRIBED = {
         "name": {"type": "string"},
     },
     "required": ["$blob", "size", "media_type", "name"],
-    "description": "What stands for the bytes in inputs and outputs of runs.",
+    "description": "The reference to the bytes in inputs and outputs of runs.",
 }
 _UPLOAD = {
     "requestBody": {
@@ -103,7 +103,7 @@ async def get_blob(
     Browsers save the bytes and never run them: they are an attachment, of the type that the caller names.
     """
     if not is_media_type(media_type):
-        message = f"{media_type[:80]!r} is no media type"
+        message = f"{media_type[:80]!r} is not a media type"
         raise rejected("blob_invalid", message, path="/media_type", hint="such as image/png")
     blob = await caller.services.blobs.show(digest)
     etag = f'"{digest}"'

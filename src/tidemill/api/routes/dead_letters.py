@@ -1,4 +1,4 @@
-"""`/dead-letters`: failures that are not retried automatically: list, show, discard, and let their runs go on."""
+"""`/dead-letters`: failures that are not retried automatically: list, show, discard and retry."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ async def show_dead_letter(dead_letter_id: str, caller: CurrentCaller) -> Respon
 
 
 class DiscardBody(Body):
-    reason: str = Field("", description="Why nothing is done about it.", examples=["handled by hand"], max_length=2_000)
+    reason: str = Field("", description="Why it is discarded.", examples=["handled by hand"], max_length=2_000)
     command_id: str | None = Field(None, description="Makes a repetition of the request harmless.", max_length=200)
 
 
 @router.on("POST", "/dead-letters/{dead_letter_id}/discard", may="dead_letters:write", answers=_SHOWN)
 async def discard_dead_letter(dead_letter_id: str, body: DiscardBody, caller: CurrentCaller) -> Response:
-    """Take a dead letter off the list."""
+    """Close a dead letter without retrying it."""
     run_id, node, visit, index = _place(dead_letter_id)
     letters = caller.services.dead_letters
     await letters.discard(
@@ -84,21 +84,21 @@ async def discard_dead_letter(dead_letter_id: str, body: DiscardBody, caller: Cu
 
 
 class ReprocessBody(Body):
-    run_id: str | None = Field(None, description="Those of one run.")
-    node: str | None = Field(None, description="Those of one node.")
-    workflow: str | None = Field(None, description="Those of one workflow.", examples=["billing"])
-    code: str | None = Field(None, description="Those with one error code.", examples=["http_status"])
+    run_id: str | None = Field(None, description="Only dead letters of this run.")
+    node: str | None = Field(None, description="Only dead letters of this node.")
+    workflow: str | None = Field(None, description="Only dead letters of this workflow.", examples=["billing"])
+    code: str | None = Field(None, description="Only dead letters with this error code.", examples=["http_status"])
     operations: list[dict[str, Any]] | None = Field(None, description="A JSON Patch for the document of each run.")
     config: Any = Field(None, description="A corrected config for `node`.")
     did_not_happen: list[str] = Field([], description="Nodes whose effect is known not to have happened.")
     dry_run: bool = Field(False, description="Only count.")
     reason: str = Field("", max_length=2_000)
-    limit: int = Field(1_000, ge=1, le=10_000, description="No further run is begun with after so many letters.")
+    limit: int = Field(1_000, ge=1, le=10_000, description="Stop after this many dead letters.")
 
 
 @router.on("POST", "/dead-letters/reprocess", may="dead_letters:write", answers=Reprocessed)
 async def reprocess_dead_letters(body: ReprocessBody, caller: CurrentCaller) -> Response:
-    """Let the runs of open dead letters go on.
+    """Retry the runs of open dead letters.
 
     A patch or a corrected config changes the graph of the runs, which also takes the permission `runs:patch`.
     """

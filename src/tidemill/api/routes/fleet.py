@@ -18,7 +18,7 @@ from tidemill.api.schemas import Body, PageOf, answer, page_answer
 from tidemill.engine.services.concurrency import ConcurrencyLimit
 from tidemill.engine.services.workers import NodeTypeView, QueueView, WorkerView
 from tidemill.errors import offered, rejected
-from tidemill.security.identity import OPERATOR_TENANT
+from tidemill.security.roles import OPERATOR_TENANT
 
 router = Router()
 
@@ -128,12 +128,12 @@ class LimitBody(Body):
 
 @router.on("PUT", "/concurrency/{name}", may="fleet:write", answers=ConcurrencyLimit)
 async def set_concurrency_limit(name: str, body: LimitBody, caller: CurrentCaller) -> Response:
-    """Let at most so many nodes of a queue, type, workflow or value of a label run at a time."""
+    """Limit how many nodes of a queue, type, workflow or label value run at once."""
     return answer(await caller.services.concurrency.set(name, body.limit, actor=caller.actor))
 
 
 @router.on("DELETE", "/concurrency/{name}", may="fleet:write", answers={"type": "object"})
 async def remove_concurrency_limit(name: str, caller: CurrentCaller) -> Response:
-    """Lift a limit."""
+    """Remove a limit."""
     await caller.services.concurrency.remove(name, actor=caller.actor)
     return answer({})

@@ -21,7 +21,7 @@ from tidemill.engine.services.patches import Change, PatchOutcome
 from tidemill.engine.services.run_actions import UNSET, ActionName, Rehearsal
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
-from tidemill.kernel.events import ApprovalDecided
+from tidemill.kernel.events import ApprovalDecided, ApprovalEvent, ApprovalVoted
 
 router = Router()
 
@@ -31,8 +31,10 @@ MOVED_MAX = 1_000
 
 class Act(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "asked for by the customer"}]})
-    reason: str = Field(default="", description="Why; it is kept with the run.")
-    command_id: str | None = Field(default=None, description="An id of your own: sent again, it changes nothing.")
+    reason: str = Field(default="", description="The reason, recorded with the run.")
+    command_id: str | None = Field(
+        default=None, description="Your own request id: repeating the request with it changes nothing."
+    )
 
     def who(self, caller: Caller, key: str | None) -> dict[str, Any]:
         """The arguments that all acts take."""
@@ -53,15 +55,15 @@ def _act(action: str) -> Callable[[EndpointT], EndpointT]:
 
 
 class CancelRun(Act):
-    compensate: bool | None = Field(default=None, description="Undo what was done; by default what the document says.")
-    force: bool = Field(default=False, description="Also stop a rollback that is under way.")
+    compensate: bool | None = Field(default=None, description="Run the compensators; by default as the document says.")
+    force: bool = Field(default=False, description="Also stop a rollback in progress.")
 
 
 @_act("cancel")
 async def cancel_run(
     caller: CurrentCaller, run_id: str, body: CancelRun | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """End a run."""
+    """Cancel a run."""
     act = body or CancelRun()
     who = act.who(caller, idempotency_key)
     await caller.services.runs.cancel(run_id, compensate=act.compensate, force=act.force, **who)
@@ -81,7 +83,7 @@ async def pause_run(
 async def resume_run(
     caller: CurrentCaller, run_id: str, body: Act | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Let a paused run go on."""
+    """Resume a paused run."""
     await caller.services.runs.resume(run_id, **(body or Act()).who(caller, idempotency_key))
     return await _shown(caller, run_id)
 
@@ -94,7 +96,7 @@ class RetryRun(Act):
 async def retry_run(
     caller: CurrentCaller, run_id: str, body: RetryRun | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Let a failed or cancelled run go on where it stopped."""
+    """Retry a failed or cancelled run; completed nodes keep their results."""
     act = body or RetryRun()
     who = act.who(caller, idempotency_key)
     await caller.services.runs.retry(run_id, did_not_happen=act.did_not_happen, **who)
@@ -103,14 +105,14 @@ async def retry_run(
 
 class RewindRun(RetryRun):
     model_config = ConfigDict(json_schema_extra={"examples": [{"node": "fetch", "reason": "the source was wrong"}]})
-    node: str = Field(description="The node to run again, with everything behind it.")
+    node: str = Field(description="The node to run again, with everything downstream of it.")
 
 
 @_act("rewind")
 async def rewind_run(
     caller: CurrentCaller, run_id: str, body: RewindRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Run a node and everything behind it again."""
+    """Run a node and everything downstream of it again."""
     who = body.who(caller, idempotency_key)
     await caller.services.runs.rewind(run_id, body.node, did_not_happen=body.did_not_happen, **who)
     return await _shown(caller, run_id)
@@ -119,11 +121,13 @@ async def rewind_run(
 class OverrideNode(Act):
     model_config = ConfigDict(json_schema_extra={"examples": [{"node": "charge", "value": {"paid": True}}]})
     node: str
-    value: Any = Field(default=None, description="The output that the node gets; null is one.")
+    value: Any = Field(default=None, description="The output of the node; null is a value too.")
     skip: bool = Field(default=False, description="Skip the node instead of giving it a value.")
     visit: int | None = Field(default=None, ge=1, le=NUMBER_MAX, description="Of a loop; by default the latest.")
     index: int | None = Field(default=None, ge=0, le=NUMBER_MAX, description="An item of a map.")
-    next_nodes: list[str] | None = Field(default=None, description="Where a branch leads, else it decides.")
+    next_nodes: list[str] | None = Field(
+        default=None, description="The nodes to continue with; by default the branch decides."
+    )
 
 
 @_act("override")
@@ -132,10 +136,10 @@ async def override_node(
 ) -> Response:
     """Settle a node by hand.
 
-    In the place of people who were asked for a decision, only with `approvals:decide`.
+    Deciding on behalf of people who were asked needs `approvals:decide`.
     """
     if await caller.services.approvals.asks(run_id, body.node, body.index):
-        need(caller, "approvals:decide", "a decision in the place of others")
+        need(caller, "approvals:decide", "a decision on behalf of others")
     await caller.services.runs.override(
         run_id,
         body.node,
@@ -182,7 +186,7 @@ async def rehearse_action(caller: CurrentCaller, run_id: str, body: Rehearse) ->
 
 class SendSignal(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "paid", "payload": {"amount": 12}}]})
-    name: str = Field(description="The name that a node waits for.")
+    name: str = Field(description="The name of the signal.")
     payload: Any = None
     signal_id: str | None = Field(default=None, description="A second signal with the same id changes nothing.")
 
@@ -205,7 +209,7 @@ async def signal_run(
 class RelabelRun(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"set": {"team": "b"}, "remove": ["draft"]}]})
     set: dict[str, str] = Field(default={}, description="Labels to add or to change.")
-    remove: list[str] = Field(default=[], description="Labels to take away.")
+    remove: list[str] = Field(default=[], description="Labels to remove.")
     command_id: str | None = None
 
 
@@ -219,12 +223,22 @@ async def relabel_run(
     return await _shown(caller, run_id)
 
 
-async def check_decisions(caller: Caller, run_id: str, until: int | None = None) -> None:
-    """Refuse other inputs or another graph after a decision, unless the caller may decide: people have seen these."""
-    if not caller.principal.may("approvals:decide"):
-        log = await caller.services.context.log(run_id)
-        if any(isinstance(event, ApprovalDecided) for event in log[:until]):
-            need(caller, "approvals:decide", "a change of graph or inputs behind a decision")
+async def check_decisions(
+    caller: Caller,
+    run_id: str,
+    kinds: tuple[type[ApprovalEvent], ...] = (ApprovalVoted, ApprovalDecided),
+    until: int | None = None,
+) -> int | None:
+    """Refuse other inputs or another graph after a decision, unless the caller may decide: people have seen these.
+
+    Answers how many events the run had; None if that does not matter.
+    """
+    if caller.principal.may("approvals:decide"):
+        return None
+    log = await caller.services.context.log(run_id)
+    if any(isinstance(event, kinds) for event in log[:until]):
+        need(caller, "approvals:decide", "a change of graph or inputs after a decision")
+    return len(log)
 
 
 class ForkRun(Body):
@@ -233,13 +247,13 @@ class ForkRun(Body):
         default=None,
         ge=1,
         le=NUMBER_MAX,
-        description="The last event that is shared; by default all.",
+        description="The last event to copy; by default all.",
     )
     node: str | None = Field(default=None, description="A node that runs again in the fork.")
     inputs: Any = Field(default=None, description="Other inputs; by default those of the run.")
     patch: Any = Field(default=None, description="A JSON Patch of the run's document. Needs `runs:patch`.")
     document: dict[str, Any] | str | None = Field(
-        default=None, description="Instead of `patch`: what the document shall become, also as YAML."
+        default=None, description="Instead of `patch`: the new document, also as YAML."
     )
     labels: dict[str, str] | None = Field(default=None, description="By default those of the run.")
     reason: str = ""
@@ -251,21 +265,23 @@ async def fork_run(
 ) -> Response:
     """Start a run that shares what this one has done.
 
-    With an `Idempotency-Key`, a repetition answers the same fork with 200. Other inputs or another graph behind a
+    With an `Idempotency-Key`, a repetition answers the same fork with 200. Other inputs or another graph after a
     decision of people, only with `approvals:decide`.
     """
     patches = body.patch is not None or body.document is not None
     if patches:
         need(caller, "runs:patch", "a patch")
-    services = caller.services
+    services, known = caller.services, None
     if patches or body.inputs is not None:
-        await check_decisions(caller, run_id, body.at)
+        # Those who have only voted are asked again by a fork.
+        known = await check_decisions(caller, run_id, (ApprovalDecided,), body.at)
     new_id = services.context.ambient.new_id
     fork_id = new_id() if idempotency_key is None else id_of_key(idempotency_key, f"fork {run_id}")
     created = await services.patches.fork_as(
         fork_id,
         run_id,
         Change(body.patch, body.document),
+        known=known,
         at=body.at,
         node=body.node,
         inputs=body.inputs,
@@ -292,15 +308,17 @@ class PatchRun(Body):
         default=None, description="A JSON Patch of the run's document (`GET /runs/{run_id}/document`)."
     )
     document: dict[str, Any] | str | None = Field(
-        default=None, description="Instead of `operations`: what the document shall become, also as YAML."
+        default=None, description="Instead of `operations`: the new document, also as YAML."
     )
-    dry_run: bool = Field(default=False, description="Only say what the patch would do.")
+    dry_run: bool = Field(default=False, description="Only report what the patch would do.")
     retry: bool = Field(default=False, description="Let a failed or cancelled run continue with it.")
-    base_digest: str | None = Field(default=None, description="Refuse if the run follows another document by now.")
-    expected_seq: int | None = Field(default=None, ge=1, le=NUMBER_MAX, description="Refuse at another event.")
-    publish: bool = Field(default=False, description="Also publish the outcome as a version.")
+    base_digest: str | None = Field(default=None, description="Refuse if the run's document has changed since.")
+    expected_seq: int | None = Field(
+        default=None, ge=1, le=NUMBER_MAX, description="Refuse if the run has moved past this event."
+    )
+    publish: bool = Field(default=False, description="Also publish the result as a new version.")
     did_not_happen: list[str] = Field(default=[], description="Nodes with an unknown outcome that did not happen.")
-    message: str = Field(default="", description="What it is about; it is kept.")
+    message: str = Field(default="", description="A message, recorded with the patch.")
     command_id: str | None = None
 
 
@@ -332,7 +350,7 @@ async def patch_run(
 
 
 async def _moved(caller: Caller, run_id: str, since: int | None) -> dict[str, Any]:
-    """What a run is by now, and which nodes have had events since."""
+    """The present state of a run, and which nodes have had events since."""
     state = (await caller.services.context.entry(run_id)).state
     names: list[str] = []
     if since is not None:
@@ -350,12 +368,14 @@ class BulkRequest(Body):
         }
     )
     action: BulkAction
-    query: str = Field(default="", description="Which runs, as in `status:failed workflow:billing`.")
+    query: str = Field(default="", description="A query, such as `status:failed workflow:billing`.")
     run_ids: list[str] = Field(
         default=[], max_length=RUNS_MAX, description="Instead of `query`: the runs by their ids."
     )
-    limit: int = Field(default=RUNS_MAX, ge=1, le=RUNS_MAX, description="The most runs to act on, newest first.")
-    dry_run: bool = Field(default=False, description="Only say which runs it would be, and which would refuse.")
+    limit: int = Field(
+        default=RUNS_MAX, ge=1, le=RUNS_MAX, description="Maximum number of runs to act on, newest first."
+    )
+    dry_run: bool = Field(default=False, description="Only report which runs match, and which would refuse.")
     reason: str = ""
 
 

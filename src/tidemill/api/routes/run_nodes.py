@@ -96,7 +96,7 @@ async def get_node_output(
     "/runs/{run_id}/nodes/{node}/input",
     may="runs:read",
     answers=ShownOutput,
-    description=f"No value if no attempt has begun. {IN_PARTS}",
+    description=f"No value before the first attempt. {IN_PARTS}",
     responses=PARTS,
 )
 async def get_node_input(
@@ -118,13 +118,13 @@ async def get_node_items(
     run_id: str,
     node: str,
     status: Annotated[NodeStatus | Literal[""], Query(description="Only those with this status.")] = "",
-    after: Annotated[str, Query(description="`next` of the page before.", max_length=20)] = "",
+    after: Annotated[str, Query(description="`next` of the previous page.", max_length=20)] = "",
     limit: Limit = 100,
     at: At = None,
 ) -> Response:
     """The items of the latest visit of a map, with their statuses."""
     if after and not (after.isascii() and after.isdecimal()):
-        raise rejected("bad_cursor", "items are counted from 0", path="/after", hint="pass `next` of the page before")
+        raise rejected("bad_cursor", "items are counted from 0", path="/after", hint="pass `next` of the previous page")
     found, last = await caller.services.inspection.items(
         run_id, node, status=status, after=int(after) if after else -1, limit=limit, at=at
     )

@@ -50,7 +50,9 @@ async def get_run_graph(
     run_id: str,
     at: At = None,
     format: Literal["json", "svg"] = "json",  # noqa: A002 - the name of the query parameter
-    loop: Annotated[str | None, Query(description="A looping node: the graph as it was when a pass ended.")] = None,
+    loop: Annotated[
+        str | None, Query(description="A looping node: show the graph at the end of one of its passes.")
+    ] = None,
     number: Annotated[int, Query(alias="pass", ge=1, le=NUMBER_MAX, description="Which pass of `loop`.")] = 1,
 ) -> Response:
     """The graph of a run with statuses and taken edges, as JSON or as a drawing."""
@@ -83,7 +85,7 @@ async def _end_of_pass(caller: Caller, run_id: str, loop: str, number: int) -> i
         if isinstance(event, LoopContinued) and event.node == loop and event.iteration == number:
             found = seq - 1
     if found is None:
-        message, hint = f"node {loop} has not had pass {number}", "the graph says at which pass a loop is"
+        message, hint = f"node {loop} has not had pass {number}", "the graph shows the present pass of each loop"
         raise rejected("place_invalid", message, path="/pass", hint=hint)
     return found
 

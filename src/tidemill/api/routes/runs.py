@@ -42,13 +42,13 @@ WAIT_S_MAX = 60.0
 NUMBER_MAX = 1_000_000_000
 """The largest number of an event, a visit, an item or an attempt that a request may name."""
 
-RunQueryText = Annotated[str, Query(description="Conditions, as in `status:failed workflow:billing started>-2h`.")]
+RunQueryText = Annotated[str, Query(description="A query, such as `status:failed workflow:billing started>-2h`.")]
 At = Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="The run as it was after this event.")]
 IdempotencyKey = Annotated[
-    str | None, Header(alias="Idempotency-Key", description="Makes it safe to send the request again.")
+    str | None, Header(alias="Idempotency-Key", description="Makes it safe to repeat the request.")
 ]
-Traceparent = Annotated[str | None, Header(description="The trace that the spans of the run belong to (W3C).")]
-LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="The id of the last frame you have.")]
+Traceparent = Annotated[str | None, Header(description="The W3C trace context that the spans of the run join.")]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="The id of the last frame you received.")]
 
 EVENT: dict[str, Any] = {
     "type": "object",
@@ -76,9 +76,11 @@ class RunOptions(Body):
     """What one run and a batch of runs have in common."""
 
     workflow: str | None = Field(default=None, description="`name` (the newest version), `name@3` or `name:tag`.")
-    labels: dict[str, str] = Field(default={}, description="What the runs can be found by.")
-    deadline_seconds: float | None = Field(default=None, description="A run that has not ended after this time fails.")
-    correlation_id: str = Field(default="", description="An id of your own that is kept with the run.")
+    labels: dict[str, str] = Field(default={}, description="Labels to find the runs by.")
+    deadline_seconds: float | None = Field(
+        default=None, description="The run fails if it has not ended after this time."
+    )
+    correlation_id: str = Field(default="", description="Your own id, stored with the run.")
 
 
 class StartRun(RunOptions):
@@ -158,7 +160,7 @@ async def start_run(
     """
     runs, asked = caller.services.runs, body.model_dump()
     if (body.workflow is None) is (body.document is None):
-        message = "name a workflow or give a document, one of the two"
+        message = "give either a workflow or a document"
         raise rejected("request_invalid", message, path="/workflow", hint='write {"workflow": "billing"}')
     if body.document is not None:
         need(caller, "runs:patch", "a document")
@@ -254,7 +256,7 @@ async def get_run(
     graph: Annotated[
         bool, Query(description="Also the compiled workflow, its edges, and what nodes took, for a picture.")
     ] = False,
-    values: Annotated[bool, Query(description="With outputs, however large; without, they are null.")] = True,
+    values: Annotated[bool, Query(description="Include outputs of any size; without, they are null.")] = True,
 ) -> Response:
     """Show a run."""
     view = await caller.services.inspection.show(run_id, at=at, values=values)
@@ -301,16 +303,16 @@ async def get_run_result(
 async def get_run_events(
     caller: CurrentCaller,
     run_id: str,
-    after: Annotated[str, Query(description="The seq of the last event you have.")] = "0",
-    limit: Annotated[int, Query(ge=1, le=EVENTS_MAX, description="How many items a page has at most.")] = 100,
-    node: Annotated[str, Query(description="Of this node only.")] = "",
+    after: Annotated[str, Query(description="The seq of the last event you received.")] = "0",
+    limit: Annotated[int, Query(ge=1, le=EVENTS_MAX, description="Maximum number of items per page.")] = 100,
+    node: Annotated[str, Query(description="Only events of this node.")] = "",
     visit: Annotated[int | None, Query(ge=1, le=NUMBER_MAX)] = None,
     index: Annotated[
-        int | None, Query(ge=0, le=NUMBER_MAX, description="Of this item of a map, and of the map.")
+        int | None, Query(ge=0, le=NUMBER_MAX, description="Only events of this item of a map, and of the map itself.")
     ] = None,
-    type: Annotated[list[str], Query(description="Of these types only.")] = [],  # noqa: A002, B006
-    contains: Annotated[str, Query(description="Whose record contains this text.", max_length=200)] = "",
-    brief: Annotated[bool, Query(description="Of values longer than 200 bytes only the beginning.")] = False,
+    type: Annotated[list[str], Query(description="Only events of these types.")] = [],  # noqa: A002, B006
+    contains: Annotated[str, Query(description="Only events whose record contains this text.", max_length=200)] = "",
+    brief: Annotated[bool, Query(description="Truncate values longer than 200 bytes.")] = False,
 ) -> Response:
     """List the events of a run, all or those that meet conditions."""
     wanted = EventFilter(node=node, visit=visit, index=index, types=tuple(type), contains=contains)
@@ -373,7 +375,7 @@ async def get_run_logs(
 async def get_run_document(
     caller: CurrentCaller,
     run_id: str,
-    text: Annotated[bool, Query(description="Also as YAML, in `text`, as people write it.")] = False,
+    text: Annotated[bool, Query(description="Also as YAML, in `text`.")] = False,
 ) -> Response:
     """The document that a run follows, with its patches."""
     shown = await caller.services.patches.document(run_id)
@@ -428,15 +430,15 @@ async def stream_run(
     request: Request,
     caller: CurrentCaller,
     run_id: str,
-    after: Annotated[str, Query(description="The seq of the last event you have.")] = "0",
-    live: Annotated[bool, Query(description="Also parts of results and progress.")] = True,
-    logs: Annotated[bool, Query(description="Also what handlers log from now on.")] = False,
+    after: Annotated[str, Query(description="The seq of the last event you received.")] = "0",
+    live: Annotated[bool, Query(description="Also streamed parts of results, and progress.")] = True,
+    logs: Annotated[bool, Query(description="Also new log lines of handlers.")] = False,
     last_event_id: LastEventId = None,
 ) -> Response:
     """Follow a run (Server-Sent Events).
 
-    Every event of the run, with its seq as `id`; `Last-Event-ID` or `after` resumes behind it. Without an id:
-    `live` (parts, progress) and `log`. The last frame is `end`, or `resume` with the id to go on from.
+    Every event of the run, with its seq as `id`; `Last-Event-ID` or `after` resumes after it. Without an id:
+    `live` (parts, progress) and `log`. The last frame is `end`, or `resume` with the id to continue from.
     """
     seen, services = _seq(last_event_id or after), caller.services
     last = (await services.context.entry(run_id)).state.seq
@@ -454,7 +456,7 @@ async def stream_runs(
     request: Request,
     caller: CurrentCaller,
     query: RunQueryText = "",
-    after: Annotated[str, Query(description="The id of the last frame you have.")] = "",
+    after: Annotated[str, Query(description="The id of the last frame you received.")] = "",
     last_event_id: LastEventId = None,
 ) -> Response:
     """Follow the changes of all runs (Server-Sent Events).

@@ -18,7 +18,7 @@ router = Router()
 @router.on("GET", "/tools", may="workflows:read", answers=PageOf(CompositeTool))
 async def list_tools(
     caller: CurrentCaller,
-    retired: Annotated[bool, Query(description="Those that were retired, instead of those in use.")] = False,
+    retired: Annotated[bool, Query(description="List retired tools instead of those in use.")] = False,
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
@@ -37,8 +37,8 @@ async def show_tool(name: str, caller: CurrentCaller) -> Response:
 
 class ToolBody(Body):
     name: str | None = Field(None, description="Its new name.", examples=["cheapest-flights"], max_length=64)
-    description: str | None = Field(None, description="What agents read of it.", max_length=2_000)
-    pinned: bool | None = Field(None, description="Whether it keeps its version.")
+    description: str | None = Field(None, description="The description that agents read.", max_length=2_000)
+    pinned: bool | None = Field(None, description="Whether it is pinned to its version.")
     retired: bool | None = Field(None, description="Whether agents can no longer find and call it.")
 
 

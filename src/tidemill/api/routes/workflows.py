@@ -97,9 +97,11 @@ async def _given(request: Request, message: str) -> _Given:
     document, words = read.get("document"), read.get("message", message)
     if not isinstance(document, (dict, str)):
         hint = "send the document as an object or as text, or as YAML with Content-Type: application/yaml"
-        problems.append(Problem(code="request_invalid", path="/document", message="there is no document", hint=hint))
+        problems.append(
+            Problem(code="request_invalid", path="/document", message="the request has no document", hint=hint)
+        )
     if not isinstance(words, str):
-        problems.append(Problem(code="request_invalid", path="/message", message="the message is no text"))
+        problems.append(Problem(code="request_invalid", path="/message", message="the message is not text"))
     if problems:
         raise Rejected(problems)
     assert isinstance(document, (dict, str)) and isinstance(words, str)
@@ -240,7 +242,7 @@ class PatchWorkflowBody(Body):
         description="A JSON Patch (RFC 6902) of the document in its normal form.",
         examples=[[{"op": "replace", "path": "/nodes/greet/config", "value": "Good morning"}]],
     )
-    base_digest: str | None = Field(None, description="Refuse the patch unless the reference means this content.")
+    base_digest: str | None = Field(None, description="Refuse the patch unless the version has this digest.")
     message: str = Field("", description="Why it is changed.", max_length=2_000)
 
 
@@ -272,7 +274,7 @@ async def workflow_tag_history(
 
 
 class MoveTagBody(Body):
-    version: int | None = Field(None, description="Where the tag shall point.", examples=[3])
+    version: int | None = Field(None, description="The version the tag points to.", examples=[3])
     weight: int | None = Field(
         None, description="Give `version` only this percentage of the runs; the versions of the tag share the rest."
     )
@@ -314,7 +316,7 @@ class ReasonBody(Body):
 
 @router.on("POST", "/workflows/{name}/tags/{tag}/rollback", may="workflows:write", answers=Tagged)
 async def rollback_tag(name: str, tag: str, body: ReasonBody, caller: CurrentCaller) -> Response:
-    """Make a tag point to where it pointed before its last move."""
+    """Move a tag back to where it pointed before."""
     moved = await caller.services.workflows.rollback_tag(name, tag, actor=caller.actor, message=body.message)
     return answer(moved)
 

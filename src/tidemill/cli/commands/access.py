@@ -21,16 +21,16 @@ keys = options.new_group("keys")
 
 
 @keys.command("create")
-@options.argument("label", "LABEL", "What it is for: it names the actor of what the key changes, as key:LABEL.")
-@options.many("--role", "roles", metavar="ROLE", required=True, about=f"What it may do: {ROLES}.")
+@options.argument("label", "LABEL", "What the key is for. Changes made with the key are recorded as by key:LABEL.")
+@options.many("--role", "roles", metavar="ROLE", required=True, about=f"The role of the key: {ROLES}.")
 @options.option(
     "--expires-days",
     metavar="DAYS",
     type=options.Numbers(0, 3660, min_open=True),
     default=365.0,
-    about="How long it is valid.",
+    about="How long the key is valid.",
 )
-@options.flag("--no-expiry", about="It is valid until it is revoked.")
+@options.flag("--no-expiry", about="The key is valid until it is revoked.")
 @of_tenant
 @options.actor
 @options.on_store(creates=True)
@@ -43,7 +43,7 @@ def create_key_command(
     tenant: str,
     actor: str,
 ) -> int:
-    """Make an API key and print it. It is shown this once: only its hash is stored."""
+    """Create an API key and print it. It is shown only once: the store keeps its hash."""
     from tidemill.cli.render.tables import moment, print_facts, print_hint
 
     def show(created: CreatedKey) -> None:
@@ -53,7 +53,7 @@ def create_key_command(
         # A file that the output is written to holds the key alone.
         with redirect_stdout(sys.stderr):
             print_facts([("id", view.id), ("roles", ", ".join(view.roles)), ("tenant", tenant), ("expires", ends)])
-            print_hint("keep the key now: it is not shown again")
+            print_hint("save the key now: it is not shown again")
 
     days = None if no_expiry else expires_days
     return replace(session, tenant=tenant).ask_and_print(
@@ -66,7 +66,7 @@ def create_key_command(
 @options.page
 @options.on_store()
 def list_keys_command(session: StoreSession, tenant: str, **wanted: Any) -> int:
-    """List the API keys of a tenant, newest first, without their secrets."""
+    """List API keys without their secrets, newest first."""
     from tidemill.cli.render.lists import list_page
 
     return list_page(replace(session, tenant=tenant), "keys", lambda mill: mill.keys(**wanted))
@@ -78,7 +78,7 @@ def list_keys_command(session: StoreSession, tenant: str, **wanted: Any) -> int:
 @options.actor
 @options.on_store()
 def revoke_key_command(session: StoreSession, key_id: str, tenant: str, actor: str) -> int:
-    """Refuse a key from now on; every server does so within five seconds."""
+    """Revoke a key. Every server refuses it within five seconds."""
     from tidemill.cli.render.runs import say
 
     return replace(session, tenant=tenant).ask_and_print(
@@ -96,12 +96,12 @@ tenant_argument = options.argument("name", "NAME", "The name of a tenant.")
 @options.actor
 @options.on_store(creates=True)
 def create_tenant_command(session: StoreSession, name: str, actor: str) -> int:
-    """Make a tenant: a part of the store of its own, with its own keys."""
+    """Create a tenant: an isolated part of the store with its own keys."""
     from tidemill.cli.render.runs import say
     from tidemill.cli.render.tables import print_hint
 
     def show(_: object) -> None:
-        say(f"the tenant {name} is there")
+        say(f"tenant {name} created")
         print_hint(session.command("keys", "create", "first", "--role", "admin", "--tenant", name))
 
     return session.ask_and_print(lambda mill: mill.create_tenant(name, actor=_named(actor)), show)
@@ -111,7 +111,7 @@ def create_tenant_command(session: StoreSession, name: str, actor: str) -> int:
 @options.page
 @options.on_store()
 def list_tenants_command(session: StoreSession, **wanted: Any) -> int:
-    """List the tenants that were made, newest first; the operator's own, default, is always there."""
+    """List tenants, newest first. The operator's own tenant, default, always exists."""
     from tidemill.cli.render.lists import list_page
 
     return list_page(session, "tenants", lambda mill: mill.tenants(**wanted))
@@ -122,7 +122,7 @@ def list_tenants_command(session: StoreSession, **wanted: Any) -> int:
 @options.actor
 @options.on_store()
 def disable_tenant_command(session: StoreSession, name: str, actor: str) -> int:
-    """Refuse all keys and tokens of a tenant; its runs continue."""
+    """Refuse all keys and tokens of a tenant. Its runs continue."""
     from tidemill.cli.render.runs import say
 
     return session.ask_and_print(
@@ -152,15 +152,15 @@ audit = options.new_group("audit")
     "--action", metavar="ACTION", about="Changes of this kind: runs.cancel, workflows.publish, keys.create."
 )
 @options.option("--subject", metavar="ID", about="Changes of this run, workflow, key or tenant.")
-@options.option("--since", metavar="WHEN", about="Not before: 2h (ago), or a date.")
-@options.option("--until", metavar="WHEN", about="Before: 2h (ago), or a date.")
+@options.option("--since", metavar="WHEN", about="Only changes since then: 2h (ago), or a date.")
+@options.option("--until", metavar="WHEN", about="Only changes before then: 2h (ago), or a date.")
 @of_tenant
 @options.page
 @options.on_store()
 def list_audit_command(session: StoreSession, tenant: str, **wanted: Any) -> int:
-    """List who has changed what, newest first.
+    """List who changed what, newest first.
 
-    Everything that is changed over HTTP is entered, and every change of keys and tenants.
+    The audit records every change made over HTTP, and every change of keys and tenants.
     """
     from tidemill.cli.render.lists import list_page
 
@@ -168,14 +168,14 @@ def list_audit_command(session: StoreSession, tenant: str, **wanted: Any) -> int
 
 
 @audit.command("verify")
-@options.option("--head", metavar="HASH", default="", about="A head that an earlier check has printed.")
+@options.option("--head", metavar="HASH", default="", about="The head that an earlier check printed.")
 @of_tenant
 @options.on_store()
 def verify_audit_command(session: StoreSession, tenant: str, head: str) -> int:
-    """Check that no entry was changed or removed since it was made.
+    """Check that no audit entry was changed or removed.
 
-    Prints the head of the chain: kept elsewhere and given as --head later, it shows that none was removed from the end.
-    Exits with 1 when the chain is broken.
+    Prints the head of the hash chain. Store it elsewhere and pass it as --head later to prove that no entry was removed
+    from the end. Exits with 1 if the chain is broken.
     """
     from tidemill.cli.render.tables import print_facts
 
@@ -185,7 +185,7 @@ def verify_audit_command(session: StoreSession, tenant: str, head: str) -> int:
     def show(found: ChainCheck) -> None:
         if found.intact:
             entries = f"{found.entries:,} {'entry' if found.entries == 1 else 'entries'}"
-            print(f"✓ {entries}{whose}: nothing was changed")
+            print(f"✓ {entries}{whose}: no entry was changed or removed")
         else:
             print(f"✗ entry {found.broken_seq}{whose}: {found.problem}")
         print_facts([("head", found.head), ("not in the chain yet", found.waiting or None)])

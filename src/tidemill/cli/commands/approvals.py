@@ -24,11 +24,11 @@ deciding = options.together(options.actor, options.roles, options.visit, options
 @options.option("--status", type=click.Choice(STATUSES), default="pending", about="How they stand.")
 @options.of_run
 @options.of_workflow
-@options.option("--approver", metavar="WHO", about="Those that ask user:NAME, role:NAME or anyone.")
+@options.option("--approver", metavar="WHO", about="Only approvals that ask user:NAME, role:NAME or anyone.")
 @options.page
 @options.on_store()
 def list_command(session: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
-    """List approvals, newest first: those that are pending."""
+    """List pending approvals, newest first; --status shows others."""
     from tidemill.cli.render.lists import list_page
 
     terms = options.status_terms(status, wanted)
@@ -39,7 +39,7 @@ def list_command(session: StoreSession, status: str, limit: int, after: str | No
 @options.activation
 @options.on_store()
 def show_command(session: StoreSession, run: str, node: str, visit: int | None, item: int | None) -> int:
-    """Show what is asked of whom, and who has decided."""
+    """Show an approval: the question, who may decide, and who did."""
     from tidemill.cli.render.lists import print_approval
 
     return session.ask_and_print(
@@ -61,7 +61,7 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 def decide_command(
     session: StoreSession, run: str, node: str, verb: Verb, form: tuple[str, ...], item: int | None, **given: Any
 ) -> int:
-    """Approve, reject, or ask for changes."""
+    """Approve, reject, or request changes."""
     from tidemill.cli.inputs import read_inputs
     from tidemill.cli.render.lists import print_decision
 
@@ -75,12 +75,12 @@ def decide_command(
 @approvals.command("delegate")
 @options.run
 @options.node
-@options.argument("to", "PERSON", "Who shall decide instead.")
+@options.argument("to", "PERSON", "The person who decides instead.")
 @options.comments
 @deciding
 @options.on_store()
 def delegate_command(session: StoreSession, run: str, node: str, to: str, item: int | None, **given: Any) -> int:
-    """Let another person decide in your place."""
+    """Delegate your decision to another person."""
     from tidemill.cli.render.runs import say
 
     return session.ask_and_print(

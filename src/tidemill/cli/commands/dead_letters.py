@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 dlq = options.new_group("dlq")
 
-of_code = options.option("--code", metavar="CODE", about="That failed with this code.")
+of_code = options.option("--code", metavar="CODE", about="Only failures with this error code.")
 
 
 @dlq.command("list")
@@ -25,7 +25,7 @@ of_code = options.option("--code", metavar="CODE", about="That failed with this 
 @options.page
 @options.on_store()
 def list_command(session: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
-    """List dead letters, newest first: those that are open."""
+    """List open dead letters, newest first; --status shows others."""
     from tidemill.cli.render.lists import list_page
 
     terms = options.status_terms(status, wanted)
@@ -36,7 +36,7 @@ def list_command(session: StoreSession, status: str, limit: int, after: str | No
 @options.activation
 @options.on_store()
 def show_command(session: StoreSession, run: str, node: str, visit: int | None, item: int | None) -> int:
-    """Show a dead letter, and the input it failed with."""
+    """Show a dead letter and the input it failed with."""
     from tidemill.cli.render.lists import print_dead_letter
 
     final: list[bool] = []
@@ -53,13 +53,17 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 @options.option("--node", metavar="NODE", about="Of this node.")
 @options.of_workflow
 @of_code
-@options.option("--patch", metavar="FILE", about="A JSON Patch that every run gets first.", type=str)
+@options.option("--patch", metavar="FILE", about="A JSON Patch to apply to every run first.", type=str)
 @options.sets
-@options.option("--config", metavar="VALUE", about="Another config for --node: JSON or @file.", type=str)
+@options.option("--config", metavar="VALUE", about="A corrected config for --node: JSON or @file.", type=str)
 @options.dry_run
 @options.did_not_happen
 @options.option(
-    "--limit", metavar="N", type=options.Integers(1, 100_000), default=1000, about="The most letters to retry."
+    "--limit",
+    metavar="N",
+    type=options.Integers(1, 100_000),
+    default=1000,
+    about="Maximum number of dead letters to retry.",
 )
 @options.reason
 @options.actor
@@ -73,9 +77,9 @@ def retry_command(
     dry_run: bool,
     **given: Any,
 ) -> int:
-    """Retry the runs of dead letters.
+    """Retry dead letters.
 
-    Say which: by --run, --workflow, --node or --code. --patch, --set or --config repairs them first.
+    Select them by --run, --workflow, --node or --code. --patch, --set or --config repairs the runs first.
     """
     from tidemill.cli.inputs import read_edits, read_value
     from tidemill.cli.render.runs import print_reprocessed
@@ -98,7 +102,7 @@ def retry_command(
 @options.who
 @options.on_store()
 def discard_command(session: StoreSession, run: str, node: str, visit: int | None, item: int | None, **who: Any) -> int:
-    """Take a dead letter off the list."""
+    """Close a dead letter without retrying it."""
     from tidemill.cli.commands.run_actions import act
 
     done = f"dead letter {node} discarded"

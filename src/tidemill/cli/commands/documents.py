@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from tidemill.bootstrap import NodeTypes, node_types
 from tidemill.cli import main, options
 from tidemill.cli.inputs import FILE_ENDINGS, STDIN, Source, read_source
 from tidemill.cli.render.graph import (
@@ -40,6 +39,7 @@ from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.normalize import with_stand_ins
 from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import Workflow
+from tidemill.node_types import NodeTypes, node_types
 
 if TYPE_CHECKING:
     from tidemill.cli.render.documents import KnownTypes
@@ -118,7 +118,7 @@ nodes = options.new_group("nodes")
 @options.store_of_types
 @options.as_json
 def list_command(apps: Sequence[str], store: str | None, as_json: bool) -> int:
-    """List the node types, with where they come from."""
+    """List the node types and where they come from."""
     from tidemill.cli.render.documents import NodeTypeList, print_node_types
 
     return _answer(apps, store, as_json, NodeTypeList, print_node_types)
@@ -130,7 +130,7 @@ def list_command(apps: Sequence[str], store: str | None, as_json: bool) -> int:
 @options.store_of_types
 @options.as_json
 def show_command(name: str, apps: Sequence[str], store: str | None, as_json: bool) -> int:
-    """Show a node type: what it does, its fields, what may be expected of it."""
+    """Show a node type: what it does, its fields and its capabilities."""
     from tidemill.cli.render.documents import find_node_type, print_node_type
 
     return _answer(apps, store, as_json, lambda types: find_node_type(types, name), print_node_type)
@@ -217,4 +217,4 @@ def _print_refused(file: str, problems: tuple[Problem, ...], as_json: bool) -> N
         print_json({**refused, "problems": as_plain(problems), "warnings": []})
         return
     name = "the document" if file == STDIN else sanitize(file)
-    print_problems(f"✗ {name} is refused: {counted(len(problems), 'problem')}", problems, sys.stdout)
+    print_problems(f"✗ {name} is not valid: {counted(len(problems), 'problem')}", problems, sys.stdout)

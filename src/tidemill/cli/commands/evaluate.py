@@ -30,7 +30,7 @@ _OWN = frozenset({"inputs", "run", "item", "index", "iteration"})
 
 
 class OptionReader:
-    """Reads several options and keeps the problems of each, so that all of them are told at once."""
+    """Reads several options and collects their problems, so that all are reported at once."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -71,7 +71,7 @@ def template_scope(given: Mapping[str, Any], option: str) -> Scope:
         name = min(unknown)
         message = f"{option}: a template cannot see {name}"
         known = ", ".join(sorted(_OWN | NODE_MAPS))
-        raise rejected("option_invalid", message, hint=f"known are {known}; any other name is a node's")
+        raise rejected("option_invalid", message, hint=f"known names: {known}; any other name is a node's id")
     return Scope(
         nodes=nodes,
         inputs=given.get("inputs", {}),
@@ -119,7 +119,7 @@ class _Part(NamedTuple):
 
 
 def evaluate(options: EvalOptions) -> int:
-    """Decide a condition and tell how; exit code 0 for true and for false."""
+    """Evaluate a condition and print why; exit code 0 for true and for false."""
     try:
         condition, scope = _read_condition(options)
     except Rejected as refusal:
@@ -139,7 +139,7 @@ def evaluate(options: EvalOptions) -> int:
 
 
 async def _decided(condition: Condition, scope: Scope) -> tuple[Verdict, float]:
-    """Decide it, and tell in how many milliseconds."""
+    """Evaluate it, and measure the milliseconds."""
     from tidemill.expressions.sandbox.pool import SandboxPool
 
     processes = SandboxPool()

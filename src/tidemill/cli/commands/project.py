@@ -1,4 +1,4 @@
-"""`init`, `watch` and `config`: begin a project, watch a run that others work on, look at the settings."""
+"""`init`, `watch` and `config`: create a project, watch a run that workers execute, show the settings."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def test_a_quiet_day_needs_no_review() -> None:
 
 
 @click.command("init")
-@options.argument("folder", "[FOLDER]", "Where the files go; the current folder by default.", default=".", type=str)
+@options.argument("folder", "[FOLDER]", "Where to write the files. Default: the current folder.", default=".", type=str)
 def init_command(folder: str) -> int:
-    """Begin a project: a workflow, its functions and a test, ready to run."""
+    """Create a project: a workflow, its functions and a test, ready to run."""
     place = Path(folder)
     try:
         _write_starter(place)
@@ -136,7 +136,9 @@ def _write_starter(place: Path) -> None:
                 file.write(text)
     except OSError as error:
         message = f"{place} cannot be written: {error.strerror}"
-        raise rejected("file_unwritable", message, path=str(place), hint="name a folder that you may write") from None
+        raise rejected(
+            "file_unwritable", message, path=str(place), hint="choose a folder that you can write to"
+        ) from None
 
 
 # watch
@@ -146,9 +148,9 @@ def _write_starter(place: Path) -> None:
 @options.run
 @options.on_store()
 def watch_command(session: StoreSession, run: str) -> int:
-    """Watch a run that workers execute, until it ends.
+    """Watch a run until it ends.
 
-    Ctrl-C leaves the run as it is.
+    Ctrl-C stops watching; the run continues.
     """
     codes: list[int] = []
     code = session.stream(lambda mill: codes.append(_watch(mill, session, run)))
@@ -194,7 +196,7 @@ config = new_group("config")
 @options.config
 @options.as_json
 def show_command(as_json: bool) -> int:
-    """Print the settings in force. Passwords and values of secrets are not shown."""
+    """Print the effective settings, without passwords and secrets."""
     try:
         found = read_settings()
     except Rejected as refusal:
@@ -210,7 +212,7 @@ def show_command(as_json: bool) -> int:
 
 
 @config.command("check")
-@options.argument("file", "[FILE]", "A tidemill.toml; the one in force by default.", required=False, type=str)
+@options.argument("file", "[FILE]", "A tidemill.toml. Default: the one in use.", required=False, type=str)
 @options.config
 @options.as_json
 def check_command(file: str | None, as_json: bool) -> int:

@@ -108,7 +108,7 @@ def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str,
     paint, lines = Styler(), str(shown["description"]).split("\n")
     print(f"\n{paint('◷', MAGENTA)} {paint(sanitize(shown['title']), BOLD)}  {paint(shown['node'], DIM)}")
     about = "\n".join(lines[:ABOUT_LINES_MAX]) + ("\n…" if len(lines) > ABOUT_LINES_MAX else "")
-    print_facts((("about", about), ("asks", asked_of(shown)), ("look at", shown["url"])), indent=2)
+    print_facts((("about", about), ("asks", asked_of(shown)), ("link", shown["url"])), indent=2)
     try:
         while True:
             verb = _verb(typed)
@@ -127,10 +127,11 @@ def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str,
                 return
     except QuestionOver:
         if _still(pending):
-            print("  the run keeps waiting; Ctrl-C leaves it")
-            print(f"  → decide later: {later}" if later else "")
+            print("  left for later; the run keeps waiting (Ctrl-C to leave)")
+            if later:
+                print(f"  → {later}")
         else:
-            print("  this is settled by now")
+            print("  this has been decided in the meantime")
 
 
 def _still(pending: Callable[[], bool]) -> bool:
@@ -247,12 +248,12 @@ class Prompter:
             self._watcher.say(f"◷ {where(event)} waits for the signal {event['name']} · {how}")
 
     def on_interrupt(self, run_id: str) -> Interrupted:
-        """What an interrupt means. The person says it; without one the run is left to those who go on with it."""
+        """What an interrupt means: the person chooses; without a terminal the run is detached."""
         if self._session.is_private_store:
             return "cancel"
         if not self._talks:
             return "detach"
-        question = f"\n  run {run_id}: [d]etach and leave it as it is, [c]ancel it, or keep [w]atching? "
+        question = f"\n  run {run_id}: [d]etach and leave it running, [c]ancel it, or keep [w]atching? "
         try:
             self._asks = True
             self._watcher.leave()
@@ -335,7 +336,7 @@ class Watcher(Protocol):
 def run(options: RunOptions) -> int:
     try:
         if options.stream is not None and (options.as_json or options.quiet):
-            message = "--stream prints parts as they come, --json and --quiet nothing but the end"
+            message = "--stream prints parts as they arrive; --json and --quiet print only the result"
             raise rejected("option_invalid", message, hint="drop one of them")
         if options.resume:
             options = replace(options, resume=StoreSession(options.store).run_id(options.resume))
@@ -368,13 +369,13 @@ def run(options: RunOptions) -> int:
 
 
 def _print_detached(options: RunOptions, run_id: str) -> None:
-    """Say how to go on with a run that is no longer watched; on standard error, where nothing else is expected."""
+    """Print how to resume a detached run, on standard error."""
     session, (file, code) = StoreSession(options.store), _named(options)
     code += [part for pattern in options.imports for part in ("--allow-import", pattern)]
     who = "the server" if is_server(options.store) else "a worker on this store"
     lines = (
         f"detached: run {run_id} is not cancelled; {who} continues it",
-        f"continue here: {session.command('run', file, '--resume', run_id, *code)}",
+        f"resume it here: {session.command('run', file, '--resume', run_id, *code)}",
         f"cancel it: {session.command('runs', 'cancel', run_id)}",
     )
     print(*(f"→ {sanitize(line)}" for line in lines), sep="\n", file=sys.stderr)
@@ -439,13 +440,13 @@ def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
     view = mill.show(options.resume or "")
     name = source.document.get("name") if isinstance(source.document, dict) else None
     if view.workflow != name:
-        message = f"run {view.run_id} is one of {view.workflow}, and {options.file} describes {name}"
-        raise rejected("run_of_another_workflow", message, hint="name the file that the run was begun with")
+        message = f"run {view.run_id} belongs to workflow {view.workflow}, but {options.file} describes {name}"
+        raise rejected("run_of_another_workflow", message, hint="pass the file that the run was started with")
     session = StoreSession(options.store)
     if options.given:
         given = [part for each in options.given for part in ("-i", each)]
-        hint = f"branch off another run: {session.command('runs', 'fork', view.run_id, *given)}"
-        raise rejected("option_invalid", "--resume keeps the inputs that the run has", path="--input", hint=hint)
+        hint = f"fork the run to change its inputs: {session.command('runs', 'fork', view.run_id, *given)}"
+        raise rejected("option_invalid", "--resume keeps the run's inputs", path="--input", hint=hint)
     reference = f"{view.workflow}@{view.version}"
     if not options.silent and _has_changed(mill, view.run_id, source):
         file, code = _named(options)
@@ -468,7 +469,7 @@ def _has_changed(mill: Tidemill, run_id: str, source: Source) -> bool:
 
 
 def _before_retry(mill: Tidemill, run_id: str) -> Sequence[Mapping[str, Any]]:
-    """The events up to the latest retry, which are not told again."""
+    """The events up to the latest retry, which are not printed again."""
     events = mill.events(run_id)
     return events[: max((event["seq"] for event in events if event["type"] == "RunRetried"), default=0)]
 

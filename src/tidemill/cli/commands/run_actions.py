@@ -41,7 +41,7 @@ def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], 
             said = names(f"{node} ({counted(items, 'item')})" if items else node for node, items in left.items())
             print_hint(f"tolerated failures stay as they are: {said}")
             print_hint(
-                f"to run one again, with all after it: {session.command('runs', 'rewind', run_id, next(iter(left)))}"
+                f"to rerun one and everything downstream: {session.command('runs', 'rewind', run_id, next(iter(left)))}"
             )
 
     return session.ask_and_print(ask, show)
@@ -52,15 +52,19 @@ def act(session: StoreSession, run_id: str, done: str, do: Callable[[Tidemill], 
 @options.change_file
 @options.sets
 @options.dry_run
-@options.flag("--retry", about="Let a failed or cancelled run continue with it.")
-@options.option("--base", metavar="DIGEST", about="Refuse if the run follows another document.")
+@options.flag("--retry", about="Retry a failed or cancelled run with the patch.")
+@options.option("--base", metavar="DIGEST", about="Refuse if the run's document has changed since.")
 @options.option(
-    "--expect", "expected_seq", metavar="SEQ", type=options.Integers(1), about="Refuse if the run is at another event."
+    "--expect",
+    "expected_seq",
+    metavar="SEQ",
+    type=options.Integers(1),
+    about="Refuse if the run has moved past this event.",
 )
-@options.flag("--publish", about="Publish the result as a version, too.")
+@options.flag("--publish", about="Also publish the result as a new version.")
 @options.did_not_happen
 @options.option(
-    "--message", "--reason", "-m", "message", metavar="TEXT", default="", about="What it is about; it is kept."
+    "--message", "--reason", "-m", "message", metavar="TEXT", default="", about="A message, recorded with the change."
 )
 @options.actor
 @options.command_id
@@ -71,8 +75,8 @@ def patch_command(
 ) -> int:
     """Change the graph or the configuration of a run.
 
-    FILE holds a JSON Patch, or the whole document that the run shall follow. It says what is added, removed, run again
-    and kept; --dry-run says it and does nothing.
+    FILE holds a JSON Patch or a whole document. The command prints what is added, removed, run again and kept; with
+    --dry-run it changes nothing.
     """
     from tidemill.cli.inputs import edits_for
     from tidemill.cli.render.runs import print_patch
@@ -99,34 +103,32 @@ def plain_act(name: str, done: str, about: str, *more: options.Decorator, follow
 
 
 PLAIN = (
-    plain_act("retry", RETRIED, "Let a failed or cancelled run continue where it stopped.", options.did_not_happen),
+    plain_act("retry", RETRIED, "Retry a failed or cancelled run from where it stopped.", options.did_not_happen),
     plain_act(
         "rewind",
         "rewound to {node}",
-        "Run a node and everything after it again.\n\nThe run must not have ended; of one that has, fork it.",
+        "Run a node and everything downstream of it again.\n\nOnly for runs that have not ended; fork those that have.",
         options.node,
     ),
     plain_act(
         "cancel",
         "cancelled",
-        "End a run.",
+        "Cancel a run.",
         options.option(
             "--compensate/--no-compensate",
             is_flag=True,
             default=None,
-            about="Undo what was done. Default: what the document says.",
+            about="Run the compensators of completed nodes. Default: as the document says.",
         ),
-        options.flag("--force", about="Even while a rollback is under way."),
+        options.flag("--force", about="Cancel even during a rollback."),
     ),
-    plain_act(
-        "pause", "paused", "Start no more nodes of a run until it is resumed.\n\nNodes that are running may finish."
-    ),
-    plain_act("resume", "resumed", "Let a paused run continue."),
+    plain_act("pause", "paused", "Pause a run: start no new nodes until it is resumed.\n\nRunning nodes may finish."),
+    plain_act("resume", "resumed", "Resume a paused run."),
     plain_act(
         "rollback",
         "rollback requested",
-        "Undo what a run did, as far as its nodes say how.",
-        follows="a worker undoes its steps one by one",
+        "Undo a run: run the compensators of its completed nodes.",
+        follows="a worker runs the compensators one by one",
     ),
 )
 
@@ -134,21 +136,21 @@ PLAIN = (
 @click.command("relabel")
 @options.run
 @options.labels
-@options.many("--remove", metavar="KEY", about="A label to take away.")
+@options.many("--remove", metavar="KEY", about="A label to remove.")
 @options.actor
 @options.command_id
 @options.on_store()
 def relabel_command(
     session: StoreSession, run: str, labels: tuple[str, ...], remove: tuple[str, ...], **who: Any
 ) -> int:
-    """Change the labels that a run can be found by."""
+    """Change the labels of a run."""
     from tidemill.cli.inputs import read_pairs
     from tidemill.errors import rejected
 
     def do(mill: Tidemill) -> None:
         if not labels and not remove:
             hint = "use --label key=value or --remove key"
-            raise rejected("option_invalid", "no label to set or to remove is given", hint=hint)
+            raise rejected("option_invalid", "no label to set or remove was given", hint=hint)
         mill.relabel(run, read_pairs("--label", labels), remove, **who)
 
     return act(session, run, "relabelled", do)
@@ -156,9 +158,9 @@ def relabel_command(
 
 @click.command("signal")
 @options.run
-@options.argument("name", "NAME", "The name that a node waits for.")
+@options.argument("name", "NAME", "The name of the signal.")
 @options.argument(
-    "payload", "[VALUE]", "What it says: JSON, a string, or @file. Default: null.", type=str, required=False
+    "payload", "[VALUE]", "The payload: JSON, a string, or @file. Default: null.", type=str, required=False
 )
 @options.actor
 @options.command_id
@@ -181,10 +183,10 @@ def signal_command(
 @click.command("override")
 @options.run
 @options.node
-@options.option("--value", metavar="VALUE", about="Its output: JSON, a string, or @file.", type=str)
+@options.option("--value", metavar="VALUE", about="The node's output: JSON, a string, or @file.", type=str)
 @options.flag("--skip", about="Skip it.")
-@options.flag("--did-not-happen", about="Its outcome is unknown and it did not happen: run it again.")
-@options.many("--next", "next_nodes", metavar="NODE", about="Where its branch continues.")
+@options.flag("--did-not-happen", about="The outcome is unknown and you know it did not happen: run the node again.")
+@options.many("--next", "next_nodes", metavar="NODE", about="The nodes its branch continues with.")
 @options.visit
 @options.item
 @options.who
@@ -201,9 +203,9 @@ def override_command(
     item: int | None,
     **who: Any,
 ) -> int:
-    """Settle a node by hand: give it a value, or skip it.
+    """Set the result of a node manually: give it a value, or skip it.
 
-    Or say of one whose outcome is unknown that it did not happen, and let it run again.
+    A node with an unknown outcome can also be declared as not happened; it then runs again.
     """
     from tidemill.cli.inputs import read_value
     from tidemill.errors import rejected
@@ -211,7 +213,7 @@ def override_command(
     def do(mill: Tidemill) -> None:
         if (value is not None) + skip + did_not_happen != 1:
             hint = "use one of --value JSON, --skip, --did-not-happen"
-            raise rejected("option_invalid", "it is not clear how the node shall be settled", hint=hint)
+            raise rejected("option_invalid", "exactly one way to settle the node is needed", hint=hint)
         if did_not_happen:
             mill.retry(run, did_not_happen=(node,), **who)
             return
@@ -224,10 +226,10 @@ def override_command(
 
 @click.command("fork")
 @options.run
-@options.option("--at", metavar="SEQ", type=options.Integers(1), about="Share what happened up to this event.")
-@options.option("--node", metavar="NODE", about="Run again from this node on.")
+@options.option("--at", metavar="SEQ", type=options.Integers(1), about="Copy the run up to this event.")
+@options.option("--node", metavar="NODE", about="Run again from this node.")
 @options.given
-@options.option("--patch", metavar="FILE", about="A JSON Patch of its document, or a whole one.", type=str)
+@options.option("--patch", metavar="FILE", about="A JSON Patch, or a whole document.", type=str)
 @options.sets
 @options.labels
 @options.reason
@@ -243,9 +245,9 @@ def fork_command(
     labels: tuple[str, ...],
     **more: Any,
 ) -> int:
-    """Branch a new run off another one, and print its id.
+    """Fork a run and print the id of the new run.
 
-    It takes over what the other has done, up to an event, or up to the node that runs again.
+    The new run copies the history up to an event, or up to the node that runs again.
     """
     from tidemill.cli.inputs import Source, read_change, read_inputs, read_pairs
 
@@ -271,20 +273,20 @@ def fork_command(
 @click.command("bulk")
 @options.argument("action", "ACTION", "cancel, pause, resume, retry or rollback.", type=click.Choice(BULK))
 @options.argument(
-    "query", "QUERY...", "Which runs: status:failed workflow:billing 'started>-2h'.", nargs=-1, required=True
+    "query", "QUERY...", "A query, e.g. status:failed workflow:billing 'started>-2h'.", nargs=-1, required=True
 )
 @options.dry_run
 @options.flag("--yes", "-y", about="Do not ask.")
 @options.option(
-    "--limit", metavar="N", type=options.Integers(1, 100_000), default=1_000, about="The most runs to act on."
+    "--limit", metavar="N", type=options.Integers(1, 100_000), default=1_000, about="Maximum number of runs to act on."
 )
 @options.reason
 @options.actor
 @options.on_store()
 def bulk_command(session: StoreSession, action: BulkAction, query: tuple[str, ...], yes: bool, **given: Any) -> int:
-    """Act on all runs that a query finds.
+    """Apply an action to all runs that match a query.
 
-    --dry-run lists them. Else the command asks first, and without a terminal needs --yes.
+    --dry-run lists them. Otherwise the command asks first; without a terminal it needs --yes.
     """
     import sys
 

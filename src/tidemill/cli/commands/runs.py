@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @click.command("why")
 @options.run
-@options.argument("node", "[NODE]", "A node of it: how it ended, and what decided that.", required=False)
+@options.argument("node", "[NODE]", "A node: how it ended, and which decisions led there.", required=False)
 @options.on_store()
 def why_command(session: StoreSession, run: str, node: str | None) -> int:
-    """Explain what a run or a node waits for, or why it ended.
+    """Explain what a run or node is waiting for, or why it ended.
 
     With what to do about it: the command that unblocks it, where there is one.
     """
@@ -50,7 +50,7 @@ _conditions = options.together(
     options.option("--status", type=click.Choice(STATUSES, case_sensitive=False), about="Only runs with this status."),
     options.of_workflow,
     options.labels,
-    options.option("--since", metavar="TIME", about="Started since then: 2h (ago), or 2026-03-01."),
+    options.option("--since", metavar="TIME", about="Only runs started since then: 2h (ago), or 2026-03-01."),
     options.many("--term", "terms", metavar="TERM", about="Any condition: live, stuck, by:ada, parent:RUN…"),
 )
 
@@ -64,7 +64,7 @@ def _wanted(query: tuple[str, ...], labels: tuple[str, ...], **given: Any) -> di
 
 @runs.command("list")
 @_conditions
-@options.flag("--children", about="List child runs, too, instead of counting them.")
+@options.flag("--children", about="List child runs too, instead of counting them.")
 @options.page
 @options.on_store()
 def list_command(session: StoreSession, children: bool, limit: int, after: str | None, **given: Any) -> int:
@@ -87,7 +87,7 @@ def list_command(session: StoreSession, children: bool, limit: int, after: str |
 @_conditions
 @options.on_store()
 def count_command(session: StoreSession, **given: Any) -> int:
-    """Count the runs that `runs list` would list, up to 10,000."""
+    """Count matching runs, up to 10,000."""
 
     def show(found: dict[str, int]) -> None:
         print(found["count"] if found["count"] < COUNTED_MAX else f"{COUNTED_MAX} or more")
@@ -98,7 +98,7 @@ def count_command(session: StoreSession, **given: Any) -> int:
 @runs.command("summary")
 @_query
 @options.option(
-    "--buckets", metavar="N", type=options.Integers(1, 500), default=20, about="Intervals of the histogram, at most."
+    "--buckets", metavar="N", type=options.Integers(1, 500), default=20, about="Maximum number of histogram intervals."
 )
 @options.on_store()
 def summary_command(session: StoreSession, query: tuple[str, ...], buckets: int) -> int:
@@ -117,7 +117,7 @@ def summary_command(session: StoreSession, query: tuple[str, ...], buckets: int)
 @_query
 @options.on_store()
 def failures_command(session: StoreSession, query: tuple[str, ...]) -> int:
-    """Group failed runs by how they failed, the most frequent first.
+    """Group failed runs by failure, most frequent first.
 
     `runs list failure:…` lists the runs of a group, and `runs bulk retry failure:…` retries them.
     """
@@ -131,17 +131,17 @@ def failures_command(session: StoreSession, query: tuple[str, ...]) -> int:
 @runs.command("show")
 @options.run
 @options.at
-@options.option("--agent", metavar="NODE", about="The transcript of an agent instead: turns, calls of tools, tokens.")
+@options.option("--agent", metavar="NODE", about="Show an agent's transcript instead: turns, tool calls, tokens.")
 @options.visit
 @options.item
 @options.on_store()
 def show_command(
     session: StoreSession, run: str, at: int | None, agent: str | None, visit: int | None, item: int | None
 ) -> int:
-    """Show a run, its nodes, and what it returned or why not."""
+    """Show a run, its nodes, and its outputs or error."""
     if agent is None:
         if visit is not None or item is not None:
-            raise click.UsageError("--visit and --item say which transcript: give --agent NODE, too")
+            raise click.UsageError("--visit and --item select a transcript: add --agent NODE")
         return _show(session, run, at)
     from tidemill.cli.render.transcript import print_transcript
 
@@ -150,9 +150,7 @@ def show_command(
 
 @runs.command("state")
 @options.run
-@options.option(
-    "--at", metavar="SEQ", type=options.Integers(1), required=True, about="After the event with this number."
-)
+@options.option("--at", metavar="SEQ", type=options.Integers(1), required=True, about="The number of the event.")
 @options.on_store()
 def state_command(session: StoreSession, run: str, at: int) -> int:
     """Show a run as it was after one of its events."""
@@ -175,11 +173,13 @@ def _show(session: StoreSession, run: str, at: int | None) -> int:
 
 @runs.command("events")
 @options.run
-@options.option("--after", metavar="SEQ", type=options.Integers(0), default=0, about="Only those behind this number.")
-@options.option("--limit", metavar="N", type=options.Integers(1, 1000), default=200, about="The most rows to print.")
-@options.option("--last", metavar="N", type=options.Integers(1), about="Only the last N so far.")
-@options.flag("--follow", "-f", about="Go on until the run ends; with --json, one event per line.")
-@options.flag("--live", about="And follow what nodes show meanwhile: parts of results, and progress.")
+@options.option("--after", metavar="SEQ", type=options.Integers(0), default=0, about="Only events after this number.")
+@options.option(
+    "--limit", metavar="N", type=options.Integers(1, 1000), default=200, about="Maximum number of rows to print."
+)
+@options.option("--last", metavar="N", type=options.Integers(1), about="Only the last N events.")
+@options.flag("--follow", "-f", about="Follow until the run ends; with --json, one event per line.")
+@options.flag("--live", about="Also follow streamed results and progress of nodes.")
 @options.on_store()
 def events_command(
     session: StoreSession, run: str, after: int, limit: int, last: int | None, follow: bool, live: bool
@@ -208,7 +208,7 @@ def _print_events(page: Any) -> None:
     for event in page.rows:
         printer.print(event)
     if not page.rows:
-        print("no events behind that one")
+        print("no events after that one")
     print_next(page.cursor)
 
 
@@ -232,17 +232,22 @@ def _follow(session: StoreSession, run: str, after: int, last: int | None, live:
 
 @runs.command("logs")
 @options.run
-@options.argument("node", "[NODE]", "A node of it; all of them by default.", required=False)
+@options.argument("node", "[NODE]", "Only this node. Default: all.", required=False)
 @options.option("--attempt", metavar="N", type=options.Integers(1), about="Only this attempt.")
 @options.option("--visit", metavar="N", type=options.Integers(1), about="Only this visit.")
 @options.option(
-    "--item", "--index", "item", metavar="INDEX", type=options.Integers(0), about="Only this item of a map, from 0."
+    "--item",
+    "--index",
+    "item",
+    metavar="INDEX",
+    type=options.Integers(0),
+    about="Only this item of a map, counted from 0.",
 )
-@options.flag("--follow", "-f", about="Go on until the run ends; with --json, one line per line.")
-@options.flag("--timestamps", "-t", about="When each line was said, in UTC.")
+@options.flag("--follow", "-f", about="Follow until the run ends; with --json, one JSON object per line.")
+@options.flag("--timestamps", "-t", about="Prefix each line with its time in UTC.")
 @options.on_store()
 def logs_command(session: StoreSession, **wanted: Any) -> int:
-    """Show what the nodes of a run have printed and logged.
+    """Show what the nodes of a run printed and logged.
 
     About the last megabyte of each attempt is kept, and written once a second while it runs.
     """
@@ -253,11 +258,11 @@ def logs_command(session: StoreSession, **wanted: Any) -> int:
 
 @runs.command("path")
 @options.run
-@options.flag("--tokens", about="The tokens that are under way instead.")
+@options.flag("--tokens", about="Show the tokens in flight instead.")
 @options.at
 @options.on_store()
 def path_command(session: StoreSession, run: str, tokens: bool, at: int | None) -> int:
-    """Show which way a run went, or where its tokens are."""
+    """Show the path a run took, or where its tokens are."""
     from tidemill.cli.render.events import print_path, print_tokens
 
     if tokens:
@@ -271,14 +276,14 @@ def path_command(session: StoreSession, run: str, tokens: bool, at: int | None) 
     "--format",
     "form",
     type=click.Choice(["text", "svg", "html"]),
-    about="Text or a picture; html has the timeline too. Default: by the name of -o, else text.",
+    about="Text or a picture; html includes the timeline. Default: from the suffix of -o, else text.",
 )
-@options.flag("--timeline", about="Draw when nodes were queued, at work and waiting instead; as svg.")
+@options.flag("--timeline", about="Draw a timeline of queued, running and waiting nodes instead; as svg.")
 @options.picture_file
 @options.at
 @options.on_store()
 def graph_command(session: StoreSession, run: str, **given: Any) -> int:
-    """Draw a run: statuses, times and the edges it took."""
+    """Draw a run: its graph with statuses, times and edges taken."""
     from tidemill.cli.render.graph import RunPicture, draw_run_picture, print_drawing
 
     def show(picture: RunPicture) -> None:

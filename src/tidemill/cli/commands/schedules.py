@@ -44,23 +44,27 @@ name_argument = options.argument("name", "NAME", "The name of a schedule.")
 @options.option("--start-at", metavar="TIME", about="Not before this time, e.g. 2026-03-01T08:30.")
 @options.option("--end-at", metavar="TIME", about="Not after this time.")
 @options.option(
-    "--jitter", metavar="DURATION", about="Start later by a fixed part of this, so that not all start at once."
+    "--jitter",
+    metavar="DURATION",
+    about="Delay each start by a fixed part of this, so that schedules do not all start at once.",
 )
 @options.option(
     "--catch-up",
     metavar="skip|all|none",
     default="skip",
-    about="What starts after missed times: the newest, each, none.",
+    about="Which missed times to start: the newest, all or none.",
 )
-@options.option("--overlap", metavar="allow|skip", default="allow", about="Whether to start while a run of it is live.")
-@options.option("--description", metavar="TEXT", default="", about="What it is for.")
-@options.flag("--paused", about="Start nothing before `schedules resume`.")
+@options.option(
+    "--overlap", metavar="allow|skip", default="allow", about="Whether to start while an earlier run is still active."
+)
+@options.option("--description", metavar="TEXT", default="", about="A description.")
+@options.flag("--paused", about="Create it paused.")
 @options.actor
 @options.on_store()
 def create_command(
     session: StoreSession, name: str, reference: str, given: Sequence[str], labels: Sequence[str], **more: Any
 ) -> int:
-    """Start runs of a published workflow at the times of --cron or --every."""
+    """Create a schedule: start runs of a workflow by --cron or --every."""
 
     def ask(mill: Tidemill) -> Schedule:
         inputs, marks = read_inputs(given), read_pairs("--label", labels)
@@ -77,18 +81,18 @@ def create_command(
 @options.option("--timezone", "--tz", metavar="ZONE", about="The time zone of --cron.")
 @options.given
 @options.labels
-@options.option("--start-at", metavar="TIME", about="Not before this time; none lifts it.")
-@options.option("--end-at", metavar="TIME", about="Not after this time; none lifts it.")
-@options.option("--jitter", metavar="DURATION", about="Start later by a fixed part of this; none lifts it.")
-@options.option("--catch-up", metavar="skip|all|none", about="What starts after missed times.")
-@options.option("--overlap", metavar="allow|skip", about="Whether to start while a run of it is live.")
-@options.option("--description", metavar="TEXT", about="What it is for.")
+@options.option("--start-at", metavar="TIME", about="Not before this time; none removes the limit.")
+@options.option("--end-at", metavar="TIME", about="Not after this time; none removes the limit.")
+@options.option("--jitter", metavar="DURATION", about="Delay each start by a fixed part of this; none removes it.")
+@options.option("--catch-up", metavar="skip|all|none", about="Which missed times to start.")
+@options.option("--overlap", metavar="allow|skip", about="Whether to start while an earlier run is still active.")
+@options.option("--description", metavar="TEXT", about="A description.")
 @options.actor
 @options.on_store()
 def update_command(
     session: StoreSession, name: str, given: Sequence[str], labels: Sequence[str], actor: str, **more: str | None
 ) -> int:
-    """Change what is given, and keep the rest. Inputs and labels are given whole."""
+    """Change the given settings and keep the rest. Inputs and labels are replaced as a whole."""
     lifted = {"start_at", "end_at", "jitter"}
 
     def ask(mill: Tidemill) -> Schedule:
@@ -109,7 +113,7 @@ def update_command(
 @schedules.command("list")
 @options.option("--status", metavar="STATUS", default="all", about="active, paused, ended or all.")
 @options.of_workflow
-@options.flag("--failing", about="Whose last start failed.")
+@options.flag("--failing", about="Only schedules whose last start failed.")
 @options.page
 @options.on_store()
 def list_command(
@@ -124,7 +128,7 @@ def list_command(
 @name_argument
 @options.on_store()
 def show_command(session: StoreSession, name: str) -> int:
-    """Show a schedule, its next five times, and why its last start failed."""
+    """Show a schedule, its next five times and its last error."""
 
     def show(schedule: Schedule) -> None:
         print_title(schedule.name, f"{rule(schedule)} → {schedule.workflow}")
@@ -140,7 +144,7 @@ def show_command(session: StoreSession, name: str) -> int:
 @options.option("--count", metavar="N", type=options.Integers(1, 100), default=5, about="How many times to print.")
 @options.on_store()
 def next_command(session: StoreSession, name: str, count: int) -> int:
-    """Print the next times at which a schedule is due."""
+    """Print the next times of a schedule."""
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         zone = mill.schedule(name).timezone
@@ -148,7 +152,7 @@ def next_command(session: StoreSession, name: str, count: int) -> int:
 
     def show(found: dict[str, Any]) -> None:
         if not found["times_ms"]:
-            print("it is not due again: it is paused, or has ended")
+            print("no next time: the schedule is paused or has ended")
             return
         columns = [Column("DUE", iso), Column("IN", age)]
         if found["timezone"] != "UTC":
@@ -164,7 +168,7 @@ def next_command(session: StoreSession, name: str, count: int) -> int:
 @options.actor
 @options.on_store()
 def pause_command(session: StoreSession, name: str, **who: str) -> int:
-    """Start nothing more until `resume`."""
+    """Pause a schedule."""
     return session.ask_and_print(lambda mill: mill.pause_schedule(name, **who), _say_when)
 
 
@@ -174,13 +178,15 @@ def pause_command(session: StoreSession, name: str, **who: str) -> int:
 @options.actor
 @options.on_store()
 def resume_command(session: StoreSession, name: str, **who: str) -> int:
-    """Go on after a pause; what was due meanwhile is not caught up with."""
+    """Resume a schedule. Times missed during the pause are skipped."""
     return session.ask_and_print(lambda mill: mill.resume_schedule(name, **who), _say_when)
 
 
 @schedules.command("trigger")
 @name_argument
-@options.option("--key", metavar="ID", about="The run's id: the same key again answers the same run.")
+@options.option(
+    "--key", metavar="ID", about="The run's id. Repeating the command with the same key returns the same run."
+)
 @options.actor
 @options.on_store()
 def trigger_command(session: StoreSession, name: str, **given: Any) -> int:
@@ -198,7 +204,7 @@ def trigger_command(session: StoreSession, name: str, **given: Any) -> int:
 @options.actor
 @options.on_store()
 def delete_command(session: StoreSession, name: str, **who: str) -> int:
-    """Remove a schedule; runs that it has started stay."""
+    """Delete a schedule. Runs that it started stay."""
 
     def ask(mill: Tidemill) -> dict[str, str]:
         mill.delete_schedule(name, **who)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 archive = options.new_group("archive")
 
-archived_run = options.argument("run", "RUN", "The id of a run, whose newest entry is meant, or the name of an entry.")
+archived_run = options.argument("run", "RUN", "The id of a run (its newest entry), or the name of an entry.")
 
 
 @archive.command("list")
@@ -38,7 +38,7 @@ archived_run = options.argument("run", "RUN", "The id of a run, whose newest ent
 @options.archive
 @options.on_store(own=True)
 def archive_list_command(session: StoreSession, workflow: str | None, limit: int) -> int:
-    """List archived runs, the latest months first."""
+    """List archived runs, latest month first."""
     from tidemill.cli.render.maintenance import print_archive
 
     return session.ask_and_print(
@@ -50,7 +50,7 @@ def archive_list_command(session: StoreSession, workflow: str | None, limit: int
 
 @archive.command("show")
 @archived_run
-@options.flag("--events", about="With everything that happened.")
+@options.flag("--events", about="Include the events.")
 @options.archive
 @options.on_store(own=True)
 def archive_show_command(session: StoreSession, run: str, events: bool) -> int:
@@ -69,7 +69,7 @@ def archive_show_command(session: StoreSession, run: str, events: bool) -> int:
 @options.archive
 @options.on_store(own=True)
 def restore_command(session: StoreSession, run: str) -> int:
-    """Put an archived run back into the store, as it was.
+    """Restore an archived run into the store.
 
     It is kept from now on as long as after its end. The archive keeps its copy.
     """
@@ -77,7 +77,7 @@ def restore_command(session: StoreSession, run: str) -> int:
     from tidemill.cli.render.runs import say
 
     def show(listed: ArchiveEntry) -> None:
-        say(f"run {listed.run_id} is back, with {listed.seq} events")
+        say(f"run {listed.run_id} restored with {listed.seq} events")
         print_other_entries(listed.others)
 
     return session.ask_and_print(lambda mill: mill.archive_restore(run), show)
@@ -90,10 +90,10 @@ def restore_command(session: StoreSession, run: str) -> int:
 @options.archive
 @options.on_store(own=True)
 def sweep_command(session: StoreSession, dry_run: bool, retention_days: float | None, keep_runs: bool) -> int:
-    """Archive every run that was kept long enough, now.
+    """Archive every run whose retention time is over, now.
 
-    Workers do so by themselves; given the same days as they have, --dry-run tells what they will do next. Runs that
-    cannot be archived stay and are told, with exit code 1.
+    Workers do so by themselves; with the same retention as theirs, --dry-run shows what they will do next. Runs that
+    cannot be archived stay and are listed, with exit code 1.
     """
     from tidemill.cli.render.maintenance import print_sweep
 
@@ -106,13 +106,13 @@ def sweep_command(session: StoreSession, dry_run: bool, retention_days: float | 
 
 blobs = options.new_group("blobs")
 
-digest_argument = options.argument("digest", "DIGEST", "sha256: and 64 digits.")
+digest_argument = options.argument("digest", "DIGEST", "The digest: sha256: and 64 hexadecimal digits.")
 
 
 @blobs.command("put")
 @options.argument("file", "FILE", "A file of any kind; - reads standard input.", type=str)
-@options.flag("--keep", about="Never collect it, even when nothing refers to it.")
-@options.option("--media-type", metavar="TYPE", about="What it is. Default: by the file's name.")
+@options.flag("--keep", about="Never garbage-collect it, even if nothing refers to it.")
+@options.option("--media-type", metavar="TYPE", about="The media type. Default: from the file name.")
 @options.on_store(creates=True)
 def put_command(session: StoreSession, file: str, keep: bool, media_type: str | None) -> int:
     """Store a file and print its digest.
@@ -130,10 +130,10 @@ def put_command(session: StoreSession, file: str, keep: bool, media_type: str | 
 
 @blobs.command("get")
 @digest_argument
-@options.option("--output", "-o", metavar="FILE", about="Where to write it; - is standard output.", type=str)
+@options.option("--output", "-o", metavar="FILE", about="The file to write; - is standard output.", type=str)
 @options.on_store()
 def get_command(session: StoreSession, digest: str, output: str | None) -> int:
-    """Write the bytes of a blob to a file, or to standard output unless that is a terminal."""
+    """Write a blob to a file or to standard output."""
     from tidemill.cli.inputs import writing
 
     def ask(mill: Tidemill) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def get_command(session: StoreSession, digest: str, output: str | None) -> int:
 @digest_argument
 @options.on_store()
 def blob_show_command(session: StoreSession, digest: str) -> int:
-    """Show what is known of a blob."""
+    """Show the size, state and users of a blob."""
     from tidemill.cli.render.lists import print_blob
 
     return session.ask_and_print(lambda mill: mill.blob(digest), lambda info: print_blob(session, info))
@@ -160,12 +160,12 @@ def blob_show_command(session: StoreSession, digest: str) -> int:
 
 @blobs.command("list")
 @options.option(
-    "--state", type=click.Choice(["active", "grace"]), about="Only those in use, or those on their way out."
+    "--state", type=click.Choice(["active", "grace"]), about="Only blobs in use, or only those about to be deleted."
 )
 @options.page
 @options.on_store()
 def blob_list_command(session: StoreSession, **wanted: Any) -> int:
-    """List blobs in the order of their digests."""
+    """List blobs by digest."""
     from tidemill.cli.render.lists import list_page
 
     return list_page(session, "blobs", lambda mill: mill.blobs(**wanted))
@@ -177,13 +177,16 @@ def blob_list_command(session: StoreSession, **wanted: Any) -> int:
     metavar="HOURS",
     type=options.Numbers(0),
     default=24.0,
-    about="How long what is not needed stays for safety.",
+    about="How long unreferenced blobs stay before they are deleted.",
 )
-@options.many("--exclude", metavar="RUN", about="Give up the blobs of a run of an earlier version that cannot be read.")
+@options.many("--exclude", metavar="RUN", about="Ignore this unreadable run of an earlier version, and lose its blobs.")
 @options.dry_run
 @options.on_store(own=True)
 def gc_command(session: StoreSession, grace: float, exclude: tuple[str, ...], dry_run: bool) -> int:
-    """Collect blobs that nothing refers to: set aside first, deleted when their grace period is over."""
+    """Garbage-collect unreferenced blobs.
+
+    The first run marks them; a run after the grace period deletes them.
+    """
     from tidemill.cli.render.lists import print_gc_report
 
     return session.ask_and_print(
@@ -192,7 +195,7 @@ def gc_command(session: StoreSession, grace: float, exclude: tuple[str, ...], dr
 
 
 def migrate(session: StoreSession, *, dry_run: bool) -> int:
-    """Show the migrations of a store, and apply those that are pending."""
+    """Show the migrations of a store and apply the pending ones."""
     try:
         before = migrated(session.store, dry_run=True)
         after = before if dry_run else migrated(session.store)
@@ -219,7 +222,7 @@ def _print_migrations(steps: tuple[Step, ...], pending: list[Step], dry_run: boo
     print_rows(columns, steps)
     number = counted(len(pending), "migration")
     done = f"! {number} would be applied" if dry_run else f"✓ {number} applied"
-    print(done if pending else "✓ nothing is pending")
+    print(done if pending else "✓ no migration is pending")
 
 
 DOCTOR_CODES = {"ok": main.OK, "info": main.OK, "warning": main.FAILED, "error": main.REFUSED}
@@ -228,7 +231,7 @@ DOCTOR_CODES = {"ok": main.OK, "info": main.OK, "warning": main.FAILED, "error":
 @click.command("doctor")
 @options.on_store(own=True)
 def doctor_command(session: StoreSession) -> int:
-    """Check a deployment, and say what to do about it.
+    """Check a deployment and suggest fixes.
 
     It looks at the store and its settings, at workers, unfinished runs and blobs. Nothing is written, and workers may
     run meanwhile. Exits with 1 when there are warnings, with 2 when there are errors or the store cannot be opened.
@@ -250,17 +253,17 @@ def doctor_command(session: StoreSession) -> int:
 
 
 @click.command("verify-log")
-@options.argument("runs", "[RUN]...", "Only these runs. Default: everything.", nargs=-1)
+@options.argument("runs", "[RUN]...", "Only these runs. Default: all.", nargs=-1)
 @options.option(
     "--sample",
     metavar="PERCENT",
     type=float,
     default=100.0,
-    about="Check only this percentage of the runs, always the same ones.",
+    about="Check only this percentage of runs, always the same ones.",
 )
 @options.on_store(own=True)
 def verify_log_command(session: StoreSession, runs: tuple[str, ...], sample: float) -> int:
-    """Check all logs against the invariants and report violations.
+    """Check all event logs for violated invariants.
 
     Nothing is changed, and workers may run meanwhile. Exits with 1 when something was found.
     """
@@ -284,7 +287,7 @@ def verify_log_command(session: StoreSession, runs: tuple[str, ...], sample: flo
 @options.dry_run
 @options.on_store(own=True)
 def reindex_command(session: StoreSession, dry_run: bool) -> int:
-    """Rebuild everything that lists show from the logs.
+    """Rebuild the index of all lists from the event logs.
 
     Workers may run meanwhile, and no run is unlisted at any moment. Exits with 1 when a log cannot be read.
     """
@@ -298,11 +301,13 @@ def reindex_command(session: StoreSession, dry_run: bool) -> int:
 
 
 @click.command("usage")
-@options.option("--since", metavar="DATE", about="From this day on, in UTC: 2026-03-01, or 90d ago. Default: 30 days.")
+@options.option(
+    "--since", metavar="DATE", about="From this day, in UTC: 2026-03-01, or 90d (ago). Default: 30 days ago."
+)
 @options.of_workflow
 @options.on_store()
 def usage_command(session: StoreSession, since: str | None, workflow: str | None) -> int:
-    """Show what runs took, by day and workflow.
+    """Show usage by day and workflow: runs, time and cost.
 
     Runs, time of nodes, events, bytes of outputs and tokens, by the day on which a run ended, in UTC.
     """

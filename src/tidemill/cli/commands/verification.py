@@ -117,7 +117,7 @@ def print_report(report: Report, options: VerifyOptions) -> None:
     for finding in report.findings:
         _print_finding(finding, options)
     if any(each.kind == "duplicate" and each.severity == "warning" for each in report.findings):
-        print_hint("a node that does no harm twice is listed under `repeatable` in the file of --fakes")
+        print_hint("list nodes that may safely run twice under `repeatable` in the --fakes file")
     for node, times in report.keyed.items():
         times_said = "1 history" if times == 1 else f"{times} histories"
         said = f"{node} was repeated in {times_said}, under the same effect key"
@@ -140,7 +140,7 @@ def _print_counts(report: Report) -> None:
         print(f"  {paint(worst, colour)} {kind:<7} {number:>5} {what}{paint(notes, DIM)}")
     tried = sum(report.boundaries.values())
     if tried < report.boundaries_reached:
-        said = f"{tried} of {report.boundaries_reached:,} boundaries, evenly spread; --boundaries 0 tries all"
+        said = f"{tried} of {report.boundaries_reached:,} crash points, evenly spread; --boundaries 0 tries all"
         print(paint(f"    {said}", DIM))
     print()
 

@@ -1,4 +1,4 @@
-"""`tidemill worker`: a process that runs nodes until it is told to stop; `tidemill workers`, `tidemill concurrency`.
+"""`tidemill worker`: a process that runs nodes until it is stopped; `tidemill workers`, `tidemill concurrency`.
 
 The first SIGTERM or SIGINT starts the drain: the worker takes no more jobs, and attempts may finish within the grace
 period. The second one ends the wait. In both cases the worker releases the remaining jobs and exits with 0.
@@ -57,7 +57,7 @@ from tidemill.security.grants import ImportGrants
 from tidemill.settings import Settings, read_settings
 from tidemill.storage_urls import without_password
 
-_TRIED = "it is tried until it does"
+_TRIED = "the worker keeps trying"
 LEVELS = ("debug", "info", "warning", "error")
 _LEVEL_OF = {"completed": "info", "skipped": "info", "waiting": "debug", "retrying": "warning", "failed": "error"}
 _SIGNS = {
@@ -105,15 +105,15 @@ class StatusLines:
         )
 
     def draining(self, holding: int, grace_s: float) -> None:
-        wait = f"up to {grace_s:g} s for {counted(holding, 'job')} in hand; a second signal stops at once"
-        words = f"draining: {wait if holding else 'nothing in hand'}"
+        wait = f"up to {grace_s:g} s for {counted(holding, 'job')} in progress; a second signal stops at once"
+        words = f"draining: {wait if holding else 'no job in progress'}"
         self._say(words, event="draining", holding=holding, grace_ms=round(grace_s * 1000))
 
     def hurrying(self, holding: int) -> None:
         self._say("stopping at once", event="hurrying", holding=holding)
 
     def drained(self, returned: int, finished: int) -> None:
-        words = f"{counted(returned, 'job')} given back" if returned else "nothing was given back"
+        words = f"{counted(returned, 'job')} returned" if returned else "no job returned"
         self._say(f"{self._paint('✓', GREEN)} drained: {words}", event="drained", returned=returned, finished=finished)
 
     def reach(self, trouble: TidemillError | None) -> None:
@@ -123,11 +123,11 @@ class StatusLines:
             return
         self._trouble, mark = cause, self._paint("!", YELLOW)
         if trouble is None:
-            self._say(f"{mark} the store answers again", event="store_back")
+            self._say(f"{mark} the store is reachable again", event="store_back")
         else:
             full = isinstance(trouble, DiskFull)
             words = (
-                f"{cause}; the worker continues by itself then"
+                f"{cause}; the worker then continues by itself"
                 if full
                 else f"the store does not answer: {cause}; {_TRIED}"
             )
@@ -151,7 +151,7 @@ class StatusLines:
         tried = f"attempt {report.attempt}" if report.attempt > 1 or error is not None else ""
         again = "handled" if report.tolerated else ""
         if report.retry_at_ms is not None:
-            again = f"again in {duration(max(0, report.retry_at_ms - time.time_ns() // 1_000_000))}"
+            again = f"retry in {duration(max(0, report.retry_at_ms - time.time_ns() // 1_000_000))}"
         what = one_line(error_words(error), ERROR_COLUMNS_MAX) if error else "undone" if undone else report.outcome
         said = dotted("not undone" if report.undo and error else "", tried, duration(report.duration_ms), what, again)
         lines = traceback_lines(error) if report.outcome == "failed" else []
@@ -192,7 +192,7 @@ class StatusLines:
 FLUSH_SECONDS = 0.1
 ERROR_COLUMNS_MAX = 500
 FATAL = frozenset({"store_newer", "store_gone", "store_read_only"})
-"""Refusals that no waiting heals: another version has taken the store over, or its file is gone or not for us."""
+"""Refusals that waiting does not fix: another version has migrated the store, or its file is gone or not accessible."""
 REOPEN_SECONDS = 1.0
 SCRAPE_SECONDS_MAX = 5.0
 LEFTOVER_SECONDS_MAX = 1.0
@@ -263,7 +263,7 @@ class LogLines(logging.Handler):
 
 @contextmanager
 def log_lines(in_json: bool, log_level: str, status_lines: StatusLines) -> Iterator[None]:
-    """Say of which run and node the lines are that functions print, and print log records in the wanted form."""
+    """Prefix lines that functions print with their run and node, and format log records."""
     capture, root = OutputCapture(), logging.getLogger()
     capture.install(labels=True)
     # A line per node is printed anyway, so records below a warning are shown only to those who debug.
@@ -286,7 +286,7 @@ def log_lines(in_json: bool, log_level: str, status_lines: StatusLines) -> Itera
 
 
 def import_before_work() -> None:
-    """Import what the first nodes need: imported by them, it would block the loop of all runs."""
+    """Import what the first nodes need, because importing it later would block the event loop."""
     import_module("tidemill.kernel.compile.compiler")
     import_module("tidemill.net.transport").trusted_authorities()
     import_module("tidemill.expressions.cel.evaluate")
@@ -295,13 +295,13 @@ def import_before_work() -> None:
 
 def _engine(options: WorkOptions, settings: Settings) -> Engine:
     if options.store == PRIVATE_STORE:
-        hint = "name a store that lasts: --store URL, or TIDEMILL_STORE"
+        hint = "use a durable store: --store URL, or TIDEMILL_STORE"
         raise rejected(
             "store_private", "memory:// is private to this process, so the worker would never get a job", hint=hint
         )
     if not options.heartbeat_s < options.dead_after_s < math.inf:
         message = f"--dead-after {options.dead_after_s:g} is not more than --heartbeat {options.heartbeat_s:g}"
-        raise rejected("option_invalid", message, hint="three heartbeats are a good measure")
+        raise rejected("option_invalid", message, hint="use about three heartbeats")
     queues = [queue.strip() for queue in options.queues.split(",")] if options.queues else []
     if not all(queues):
         raise rejected("option_invalid", f"--queues {options.queues!r} names nothing", hint="write --queues a,b")
@@ -429,7 +429,7 @@ def in_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 @click.group(cls=CommandGroup, help=GROUPS["workers"], invoke_without_command=True)
-@options.flag("--all", "every", about="Also those that died within the last hour.")
+@options.flag("--all", "every", about="Include workers that died within the last hour.")
 @options.on_store()
 @click.pass_context
 def workers(context: click.Context, session: StoreSession, every: bool) -> int:
@@ -443,10 +443,10 @@ def workers(context: click.Context, session: StoreSession, every: bool) -> int:
 
 
 @workers.command("show")
-@options.argument("name", "NAME", "The worker's name, the last part of it, or its pid.")
+@options.argument("name", "NAME", "The worker's name, the end of it, or its pid.")
 @options.on_store()
 def show_command(session: StoreSession, name: str) -> int:
-    """Show a worker: what it holds, and which node types it can run."""
+    """Show a worker: the jobs it holds and the node types it runs."""
     from tidemill.cli.render.lists import find_worker, print_worker
 
     return session.ask_and_print(lambda mill: find_worker(mill.workers(), name), print_worker)
@@ -464,8 +464,8 @@ def concurrency(context: click.Context, session: StoreSession) -> int:
 
 
 @concurrency.command("set")
-@options.argument("name", "NAME", "What is limited: queue:NAME, type:NAME, workflow:NAME or label:KEY.")
-@options.argument("limit", "N", "How many nodes run at a time; of a label, for each of its values.", type=int)
+@options.argument("name", "NAME", "What to limit: queue:NAME, type:NAME, workflow:NAME or label:KEY.")
+@options.argument("limit", "N", "Maximum number of nodes at once; for a label, per value.", type=int)
 @options.on_store(creates=True)
 def set_limit_command(session: StoreSession, name: str, limit: int) -> int:
     """Set a limit. It holds for nodes that are scheduled from now on, within a few seconds in every process."""
@@ -478,7 +478,7 @@ def set_limit_command(session: StoreSession, name: str, limit: int) -> int:
 @options.argument("name", "NAME", "The limit.")
 @options.on_store()
 def remove_limit_command(session: StoreSession, name: str) -> int:
-    """Lift a limit."""
+    """Remove a limit."""
     return session.ask_and_print(
         lambda mill: mill.unlimit_concurrency(name), lambda _: print(f"{sanitize(name)} is no longer limited")
     )
@@ -487,7 +487,10 @@ def remove_limit_command(session: StoreSession, name: str) -> int:
 @click.command("queues")
 @options.on_store()
 def queues_command(session: StoreSession) -> int:
-    """Show how much work waits in each queue, and for how long."""
+    """Show how much work is waiting in each queue.
+
+    Also shows how long the oldest job has been waiting.
+    """
     from tidemill.cli.render.summaries import print_queues
 
     return session.ask_and_print(lambda mill: mill.queues(), print_queues)

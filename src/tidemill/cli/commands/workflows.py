@@ -40,7 +40,7 @@ tag_argument = options.argument("tag", "TAG", "The tag, e.g. stable.")
 @options.page
 @options.on_store()
 def list_command(session: StoreSession, limit: int, after: str | None) -> int:
-    """List what is published, the last change first."""
+    """List published workflows, most recently changed first."""
     from tidemill.cli.render.lists import list_page
 
     return list_page(session, "workflows", lambda mill: mill.workflows(after=after, limit=limit))
@@ -50,7 +50,7 @@ def list_command(session: StoreSession, limit: int, after: str | None) -> int:
 @options.reference
 @options.on_store()
 def show_command(session: StoreSession, reference: str) -> int:
-    """Print the document of a version, in its normal form."""
+    """Print the document of a version in normal form."""
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         document = mill.workflow_document(reference)
@@ -69,7 +69,7 @@ def show_command(session: StoreSession, reference: str) -> int:
 @name_argument
 @options.on_store()
 def versions_command(session: StoreSession, name: str) -> int:
-    """List the versions of a workflow, and their tags."""
+    """List the versions of a workflow and their tags."""
     from tidemill.cli.render.lists import print_versions
 
     def ask(mill: Tidemill) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def versions_command(session: StoreSession, name: str) -> int:
 @name_argument
 @options.on_store()
 def tags_command(session: StoreSession, name: str) -> int:
-    """Show where tags point, and who moved them."""
+    """Show where tags point and who moved them."""
     from tidemill.cli.render.lists import print_tags
 
     def ask(mill: Tidemill) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def tags_command(session: StoreSession, name: str) -> int:
 @options.argument("right", "RIGHT", "Another version.")
 @options.on_store()
 def diff_command(session: StoreSession, left: str, right: str) -> int:
-    """Show what lies between two versions.
+    """Show the differences between two versions.
 
     With --json also as a JSON Patch that makes the right one of the left one.
     """
@@ -113,13 +113,13 @@ def diff_command(session: StoreSession, left: str, right: str) -> int:
     "--weight",
     metavar="PERCENT",
     type=options.Integers(0, 100),
-    about="Only this share of the runs that the tag starts; the versions that have the tag now keep the rest.",
+    about="Give this version only a share of the tag's runs, in percent; the present versions keep the rest.",
 )
 @options.message
 @options.actor
 @options.on_store()
 def tag_command(session: StoreSession, name: str, tag: str, version: int, **given: Any) -> int:
-    """Make a tag point to a version, or give the version a share of it."""
+    """Point a tag to a version, or give the version a share of it."""
     return session.ask_and_print(lambda mill: mill.tag(name, tag, version, **given), print_tagged)
 
 
@@ -130,7 +130,7 @@ def tag_command(session: StoreSession, name: str, tag: str, version: int, **give
 @options.actor
 @options.on_store()
 def rollback_command(session: StoreSession, name: str, tag: str, **given: Any) -> int:
-    """Make a tag point to where it pointed before its last move."""
+    """Move a tag back to where it pointed before."""
     return session.ask_and_print(lambda mill: mill.rollback_tag(name, tag, **given), print_tagged)
 
 
@@ -140,9 +140,9 @@ def rollback_command(session: StoreSession, name: str, tag: str, **given: Any) -
 @options.actor
 @options.on_store()
 def delete_command(session: StoreSession, name: str, **given: Any) -> int:
-    """Take a workflow with all its versions out of the catalog.
+    """Delete a workflow with all its versions.
 
-    Refused while runs of it have not ended. Ended runs stay, and can be looked at.
+    Refused while runs of it have not ended. Ended runs stay and can still be inspected.
     """
 
     def show(deleted: WorkflowDeletion) -> None:
@@ -158,7 +158,7 @@ def delete_command(session: StoreSession, name: str, **given: Any) -> int:
 @options.actor
 @options.on_store()
 def untag_command(session: StoreSession, name: str, tag: str, **given: Any) -> int:
-    """Take a tag away."""
+    """Remove a tag."""
     return session.ask_and_print(lambda mill: mill.untag(name, tag, **given), print_tagged)
 
 
@@ -166,7 +166,7 @@ def untag_command(session: StoreSession, name: str, tag: str, **given: Any) -> i
 @options.reference
 @options.patch_file
 @options.sets
-@options.option("--base", metavar="DIGEST", about="Refuse if the version has other content.")
+@options.option("--base", metavar="DIGEST", about="Refuse if the version has different content.")
 @options.author
 @options.message
 @options.apps
@@ -174,7 +174,7 @@ def untag_command(session: StoreSession, name: str, tag: str, **given: Any) -> i
 def patch_command(
     session: StoreSession, reference: str, file: str | None, sets: tuple[str, ...], base: str | None, **given: Any
 ) -> int:
-    """Make a new version by changing places of another."""
+    """Publish a new version by patching another."""
     from tidemill.cli.inputs import read_edits
 
     def ask(mill: Tidemill) -> Any:
@@ -235,10 +235,10 @@ tool_argument = options.argument("name", "NAME", "The name of a composite tool."
 
 
 @tools.command("list")
-@options.flag("--retired", about="Those that were retired, instead of those in use.")
+@options.flag("--retired", about="List retired tools instead of those in use.")
 @options.on_store()
 def list_tools_command(session: StoreSession, retired: bool) -> int:
-    """List the pipelines of agents that have become tools, the last change first."""
+    """List composite tools, most recently changed first."""
     return session.ask_and_print(lambda mill: mill.tools(retired=retired), print_tools)
 
 
@@ -246,49 +246,48 @@ def list_tools_command(session: StoreSession, retired: bool) -> int:
 @options.argument("name", "NAME", "The name of a composite tool: name, or name@2.")
 @options.on_store()
 def show_tool_command(session: StoreSession, name: str) -> int:
-    """Print the parameters and the steps of a tool."""
+    """Show the parameters and steps of a tool."""
     return session.ask_and_print(lambda mill: mill.tool(name), print_tool)
 
 
 @tools.command("rename")
 @tool_argument
 @options.argument("new_name", "NEW", "Its new name: a letter, then letters, digits and -.")
-@options.option("--description", metavar="TEXT", about="What agents read of it.")
+@options.option("--description", metavar="TEXT", about="The description that agents read.")
 @options.actor
 @options.on_store()
 def rename_tool_command(session: StoreSession, name: str, new_name: str, **given: Any) -> int:
-    """Give a tool another name. Agents find it under the new one only."""
+    """Rename a tool. Agents find it under the new name only."""
     return session.ask_and_print(lambda mill: mill.rename_tool(name, new_name, **given), print_tool)
 
 
 @tools.command("pin")
 @tool_argument
-@options.flag("--off", about="Let it get new versions again.")
+@options.flag("--off", about="Unpin: let the tool get new versions again.")
 @options.actor
 @options.on_store()
 def pin_tool_command(session: StoreSession, name: str, off: bool, **given: Any) -> int:
-    """Keep a tool at its version, whatever later pipelines show."""
+    """Pin a tool to its present version."""
     return session.ask_and_print(lambda mill: mill.pin_tool(name, pinned=not off, **given), print_tool)
 
 
 @tools.command("retire")
 @tool_argument
-@options.flag("--off", about="Give it back to agents.")
+@options.flag("--off", about="Make the tool available to agents again.")
 @options.actor
 @options.on_store()
 def retire_tool_command(session: StoreSession, name: str, off: bool, **given: Any) -> int:
-    """Take a tool away from agents: they neither find nor call it."""
+    """Retire a tool: agents can neither find nor call it."""
     return session.ask_and_print(lambda mill: mill.retire_tool(name, retired=not off, **given), print_tool)
 
 
 @tools.command("mcp")
-@options.argument(
-    "name", "NAME", "An MCP server of tidemill.toml; without one, all of them are listed.", required=False
-)
-@options.flag("--approve", about="Print what the operator writes into tidemill.toml to approve the tools as they are.")
+@options.argument("name", "NAME", "An MCP server in tidemill.toml. Default: list all.", required=False)
+@options.flag("--approve", about="Print the lines for tidemill.toml that approve the tools as they are.")
+@options.config
 @options.as_json
 def mcp_tools_command(name: str | None, approve: bool, as_json: bool) -> int:
-    """See what an MCP server offers, and whether agents may use it.
+    """Show the tools of an MCP server and whether agents may use them.
 
     The operator grants a server under [mcp.NAME] in tidemill.toml, and approves its tools there by their digests.
     """
@@ -313,7 +312,8 @@ def mcp_tools_command(name: str | None, approve: bool, as_json: bool) -> int:
         print_rows((Column("SERVER", lambda row: row["server"]), Column("APPROVED", lambda row: row["tools"])), rows)
     elif approve:
         print(f"[mcp.{name}.tools]")
-        for row in rows:
+        # A tool that the server has no more, or whose description is too long, cannot be approved.
+        for row in (each for each in rows if each["state"] != "gone" and each["digest"]):
             print(f"{_toml_key(row['tool'])} = {json.dumps(row['digest'])}")
     else:
         columns = [
@@ -333,7 +333,7 @@ def _toml_key(name: str) -> str:
 
 def print_tools(found: Sequence[CompositeTool]) -> None:
     if not found:
-        print("no pipeline has become a tool")
+        print("no pipeline has become a composite tool")
         return
     columns = (
         Column("TOOL", "name"),

@@ -134,7 +134,7 @@ class RunProgress:
             row.failed += 1
             row.tolerated += bool(event.get("tolerated"))
         elif kind == "NodeScheduled" and row.phase == "PENDING":
-            # The items of a map that goes on after a retry.
+            # The items of a map that continues after a retry.
             self._begin(row, event)
         return None
 
@@ -287,7 +287,7 @@ def _happening(row: NodeProgress, now_ms: int) -> str:
         case "RETRYING" if row.until_ms is not None and row.until_ms <= now_ms:
             return f"attempt {row.attempt + 1}"
         case "RETRYING":
-            return f"attempt {row.attempt} failed: {_blame(row)} · again in {left}"
+            return f"attempt {row.attempt} failed: {_blame(row)} · retry in {left}"
         case "WAITING":
             return _waiting(row, left)
         case "TOLERATED":
@@ -309,7 +309,7 @@ def _waiting(row: NodeProgress, left: str) -> str:
     if reason == "timer":
         return f"sleeps, {left} left" if left else "sleeps"
     if reason == "loop":
-        return f"next pass in {left}" if left else "waits for the rest of its loop"
+        return f"next pass in {left}" if left else "waiting for the rest of its loop"
     agreed = f", {row.agreed} of {row.quorum} agreed" if row.quorum > 1 else ""
     return f"waits for {one_line(reason, REASON_COLUMNS_MAX)}{agreed}" + (f", {left} left" if left else "")
 

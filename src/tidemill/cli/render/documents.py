@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from tidemill.bootstrap import BUILT_IN, NodeTypes
 from tidemill.cli.render.tables import (
     Column,
     Line,
@@ -24,6 +23,7 @@ from tidemill.cli.render.terminal import DIM, Styler, counted, sanitize
 from tidemill.errors import offered, rejected
 from tidemill.handlers.discovery import UnusableNodeType
 from tidemill.kernel.model import Json, NodeType
+from tidemill.node_types import BUILT_IN, NodeTypes
 from tidemill.version import __version__
 
 if TYPE_CHECKING:
@@ -183,9 +183,9 @@ def print_node_type(each: NodeTypeDetails) -> None:
     fields = list(_fields(type_.config_schema, type_.secret_fields))
     print()
     if not fields:
-        print("its configuration is any JSON value")
+        print("its config is any JSON value")
         if type_.secret_fields:
-            print(f"secrets may stand in: {', '.join(type_.secret_fields)}")
+            print(f"fields that accept secrets: {', '.join(type_.secret_fields)}")
         return
     heads = (Column("FIELD"), Column("TYPE", gives=True), Column("DEFAULT", gives=True), Column(""))
     print_table(heads, fields)

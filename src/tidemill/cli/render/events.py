@@ -49,7 +49,7 @@ _MACHINERY = frozenset(
     {"counter", "consumed", "emitted", "token", "worker", "hop", "waited_ms", "dead", "dead_escapes", "parents"}
     | {"recall", "signal", "renders", "digest", "document", "trace", "size", "close", "ask", "joins"}
 )
-"""Fields that only a debugger asks for; --json has them."""
+"""Fields for debugging; --json has them."""
 
 _EVENT_COLOURS = (
     (("Failed", "Lettered", "Expired"), RED),
@@ -61,7 +61,7 @@ _EVENT_COLOURS = (
 
 
 class EventPrinter:
-    """Prints events as they come; times are told from the first one on."""
+    """Prints events as they arrive, with times relative to the first one."""
 
     def __init__(self) -> None:
         self._began_ms: int | None = None
@@ -135,7 +135,7 @@ def _error(event: Mapping[str, Any]) -> str:
 
 def _retry(event: Mapping[str, Any]) -> str:
     at_ms = event.get("retry_at_ms")
-    return f"again in {duration(max(0, at_ms - event['at_ms']))}" if at_ms else ""
+    return f"retry in {duration(max(0, at_ms - event['at_ms']))}" if at_ms else ""
 
 
 def _taken(event: Mapping[str, Any]) -> str:
@@ -240,7 +240,7 @@ def _went(went: Any) -> str:
 
 
 def print_tokens(tokens: Sequence[Mapping[str, Any]]) -> None:
-    """Print the tokens that are under way: which edge each took, and how many edges lay behind it."""
+    """Print the tokens in flight: which edge each took, and how many edges it has passed."""
     columns = (
         Column("FROM", lambda token: token.get("from") or "(start)", gives=True),
         Column("TO", itemgetter("to"), gives=True),
@@ -250,7 +250,7 @@ def print_tokens(tokens: Sequence[Mapping[str, Any]]) -> None:
     if tokens:
         print_rows(columns, tokens)
     else:
-        print("no token is under way")
+        print("no token is in flight")
 
 
 LABEL_COLUMNS_MAX = 24
@@ -269,7 +269,7 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def print_logs(session: StoreSession, wanted: LogFilter) -> int:
-    """Print what handlers have said, and go on until the run ends if that is asked for."""
+    """Print what handlers logged, and with `follow` continue until the run ends."""
     printer = LogPrinter(wanted)
     narrowed = {"visit": wanted.visit, "index": wanted.item, "attempt": wanted.attempt}
 
@@ -365,7 +365,7 @@ class StreamPrinter(QuietWatcher):
             return
         if number > self._number + 1:
             self._end_line()
-            self.say(f"{number - self._number - 1} parts were missed here; the whole result is kept")
+            self.say(f"{number - self._number - 1} parts were missed here; the stored result is complete")
         self._number = number
         self._write(sanitize(value) if isinstance(value, str) else msgspec.json.encode(value).decode() + "\n")
 

@@ -99,7 +99,7 @@ def print_page(session: StoreSession, page: Page) -> None:
 
 
 Fetch = Callable[["Tidemill", str | None, int], tuple[Sequence[RunRow], str | None]]
-"""Fetches a page of runs after a cursor, at most so many."""
+"""Fetches a page of runs after a cursor, with a limit."""
 FOLDED_PAGES_MAX = 200
 ELSEWHERE = ""
 """Children whose parent is not on the page."""
@@ -232,7 +232,7 @@ LISTS = {
             Column("NEXT", lambda row: age(row.next_ms)),
             Column("LAST RUN", lambda row: age(row.last_started_ms)),
         ),
-        "there is no schedule",
+        "no schedules",
         lambda row: row.description if row.last_error is None else str(row.last_error),
     ),
     "blobs": ListSpec(
@@ -245,7 +245,7 @@ LISTS = {
                 "USED BY", lambda row: row.used_by[0] + " …" * (len(row.used_by) > 1) if row.used_by else "", gives=True
             ),
         ),
-        "there is no blob",
+        "no blobs",
     ),
     "keys": ListSpec(
         (
@@ -255,7 +255,7 @@ LISTS = {
             Column("ROLES", lambda row: names(row.roles), gives=True),
             Column("EXPIRES", lambda row: "never" if row.expires_ms is None else age(row.expires_ms)),
         ),
-        "there is no key",
+        "no keys",
     ),
     "tenants": ListSpec(
         (
@@ -282,7 +282,7 @@ LISTS = {
 # Versions and tags
 
 DIGEST_SHOWN = 19
-"""`sha256:` and twelve digits: enough to tell two apart."""
+"""`sha256:` and twelve digits: enough to distinguish two blobs."""
 
 
 def print_versions(versions: Sequence[Version], tags: dict[str, int]) -> None:
@@ -359,7 +359,7 @@ def _approval_facts(approval: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if approval.get("decided_by"):
         yield "decided", f"by {approval['decided_by']} {moment(approval.get('decided_ms'))}".rstrip()
     yield "comment", approval.get("comments")
-    yield "look at", approval.get("url")
+    yield "link", approval.get("url")
     yield "about", approval.get("description")
     if approval.get("form") is not None:
         yield "form", pretty(approval["form"])
@@ -452,7 +452,7 @@ def find_worker(found: Sequence[WorkerView], name: str) -> WorkerDetails:
             return WorkerDetails(some[0])
     raise rejected(
         "worker_unknown",
-        f"{len(near)} workers go by {name}" if near else f"no worker is called {name}",
+        f"{len(near)} workers match {name}" if near else f"no worker is called {name}",
         hint=offered(name, (worker.name for worker in near or found)),
     )
 
@@ -551,7 +551,7 @@ def print_blob(session: StoreSession, info: BlobInfo) -> None:
             ("size", f"{info.size} bytes"),
             ("state", info.state),
             ("since", moment(info.since_ms)),
-            ("kept", "it is never collected" if info.kept else None),
+            ("kept", "never garbage-collected" if info.kept else None),
             ("used by", names(info.used_by)),
         )
     )
@@ -562,15 +562,15 @@ def print_blob(session: StoreSession, info: BlobInfo) -> None:
 def print_gc_report(report: GcReport) -> None:
     would = "would be " if report.dry_run else ""
     left = (
-        (report.waiting, "whose grace period is not over"),
-        (report.young, "that came within the hour"),
+        (report.waiting, "still within their grace period"),
+        (report.young, "stored within the last hour"),
         (report.kept, "kept"),
     )
     unreadable, more = report.unreadable[:UNREADABLE_SHOWN], len(report.unreadable) - UNREADABLE_SHOWN
     print_facts(
         (
-            ("looked at", f"{report.scanned} blobs; {report.reachable} are referred to"),
-            ("set aside", f"{report.retired} {would}set aside" if report.retired else None),
+            ("scanned", f"{report.scanned} blobs; {report.reachable} referenced"),
+            ("marked", f"{report.retired} {would}marked for deletion" if report.retired else None),
             ("deleted", f"{report.deleted} {would}deleted, {size_of(report.bytes_freed)}" if report.deleted else None),
             ("brought back", report.restored or None),
             ("left alone", "; ".join(f"{count} {words}" for count, words in left if count)),

@@ -86,7 +86,7 @@ class Display:
             self._console.print(Text("\n").join(lines), soft_wrap=True)
 
     def skip(self, event: Mapping[str, Any]) -> None:
-        """Take note of an event of the past, and tell nothing."""
+        """Take in a past event without printing it."""
         with self._lock:
             self._board.apply(event)
         self._turns.see(event)
@@ -104,7 +104,7 @@ class Display:
     def enter(self) -> None:
         """Draw again, below whatever was written meanwhile."""
         self._console.print()
-        # The old one would begin by clearing as many lines as it drew, which hold something else by now.
+        # The old one would begin by clearing as many lines as it drew, which now hold something else.
         self._live = self._new_live()
         self.__enter__()
 

@@ -98,7 +98,7 @@ def print_diagnosis(store: str, found: Diagnosis) -> None:
     checks = counted(len(found.findings), "check")
     bad = [counted(counts[name], name) for name in ("error", "warning") if counts[name]]
     mark, colour = _MARKS[found.severity if bad else "ok"]
-    print(f"{paint(mark, colour)} {checks}: {', '.join(bad) or 'nothing to do'}")
+    print(f"{paint(mark, colour)} {checks}: {', '.join(bad) or 'no problems'}")
 
 
 def print_finding(finding: Finding) -> None:
@@ -126,7 +126,7 @@ def print_audit(report: AuditReport) -> None:
 def print_reindexed(found: Reindexed) -> None:
     rows = found.missing + found.different + found.surplus
     wrong = " and ".join(counted(n, noun) for n, noun in ((rows, "row"), (found.misplaced, "place")) if n)
-    verb = "would be put right" if found.dry_run else "put right"
+    verb = "would be repaired" if found.dry_run else "put right"
     built = "would be built" if found.dry_run else "is built"
     unread = len(found.unreadable)
     said = f"{counted(found.rows, 'row')} of {counted(found.streams - unread, 'log')}"
@@ -135,7 +135,7 @@ def print_reindexed(found: Reindexed) -> None:
     if found.anew:
         print(f"{Styler()('!', YELLOW)} the index of the lists was damaged, and {built} from the logs")
     if not wrong:
-        say(f"{said}: {'these lists say what their' if unread else 'all lists say what the'} logs say")
+        say(f"{said}: {'these lists match their' if unread else 'all lists match the'} logs")
     elif found.dry_run:
         print(f"{Styler()('○', YELLOW)} {said}; {wrong} {verb}; nothing was done")
     else:
@@ -148,7 +148,7 @@ def print_reindexed(found: Reindexed) -> None:
         print_hint(f"cannot be read: {names(found.unreadable, NAMES_COLUMNS_MAX)}; see `tidemill verify-log`")
     if found.references_unknown:
         listed = names(found.references_unknown, NAMES_COLUMNS_MAX)
-        print_hint(f"blobs that they need are unknown: {listed}; repair them, or `tidemill blobs gc --exclude RUN`")
+        print_hint(f"blobs that they need are unknown: {listed}; repair them, or run `tidemill blobs gc --exclude RUN`")
 
 
 def print_archive(session: StoreSession, page: ArchivePage, workflow: str | None) -> None:
@@ -163,7 +163,7 @@ def print_archive(session: StoreSession, page: ArchivePage, workflow: str | None
 
         print_rows(_ENTRY_COLUMNS, page.runs, note)
         if page.more:
-            print_hint("there are more: a higher --limit, or --workflow")
+            print_hint("there are more: raise --limit, or filter by --workflow")
     elif not page.damaged:
         print(
             "the archive is empty" if workflow is None else f"the archive has no run of workflow {sanitize(workflow)}"
@@ -173,7 +173,7 @@ def print_archive(session: StoreSession, page: ArchivePage, workflow: str | None
     for name in page.damaged:
         print(f"{Styler()('✗', RED)} {sanitize(f'{name} cannot be read')}")
     if page.damaged:
-        print_hint("restore them from a backup of the archive; `tidemill archive show ENTRY` tells what is wrong")
+        print_hint("restore them from a backup of the archive; `tidemill archive show ENTRY` shows what is wrong")
 
 
 _ENTRY_COLUMNS = (

@@ -115,7 +115,7 @@ def _decoded(text: Any) -> Any:
 
 
 def error_in(result: Any, code: str) -> Mapping[str, Any]:
-    """The error that the result of a call tells, decoded or as text."""
+    """The error in the result of a call, decoded or as text."""
     said = _decoded(result) if isinstance(result, str) else result
     error = said.get("error") if isinstance(said, dict) else None
     return error if isinstance(error, dict) else {"code": code}

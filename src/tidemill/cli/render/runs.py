@@ -438,7 +438,7 @@ def print_patch(run_id: str, outcome: PatchOutcome) -> None:
     print_facts([*facts, ("digest", outcome.digest)], indent=2)
     print_warnings(outcome.warnings, sys.stderr)
     if outcome.needs_retry:
-        print_hint("the run has ended: add --retry to apply the patch and let the run continue")
+        print_hint("the run has ended: add --retry to apply the patch and continue the run")
     if outcome.published is not None:
         print_hint(f"published as {outcome.published.name}@{outcome.published.version}")
 
@@ -456,7 +456,7 @@ def print_reprocessed(outcome: Reprocessed) -> None:
     if any(run.code == "run_completed" for run in runs):
         print_hint("a completed run stays as it is; to run a node again: tidemill runs fork RUN --node NODE")
     if outcome.more:
-        print_hint("there are more: the same command again, or a higher --limit")
+        print_hint("there are more: repeat the command, or raise --limit")
 
 
 def print_bulk(outcome: BulkOutcome) -> None:
@@ -474,7 +474,7 @@ def print_bulk(outcome: BulkOutcome) -> None:
     done = "would be done" if any(run.result == "would be done" for run in runs) else "done"
     print_hint(f"{outcome.action}: {outcome.done} of {counted(len(runs), 'run')} {done}")
     if outcome.more:
-        print_hint("there are more: the same command again, or a higher --limit")
+        print_hint("there are more: repeat the command, or raise --limit")
 
 
 def print_comparison(run_id: str, other_id: str, found: Comparison) -> None:
@@ -525,7 +525,7 @@ def print_diff(found: Diff) -> None:
     lines = list(_graph_lines(found.graph))
     print()
     if not lines:
-        print("they are the same")
+        print("they are identical")
         return
     paint = Styler()
     colours = {"+": GREEN, "-": RED, "~": YELLOW}

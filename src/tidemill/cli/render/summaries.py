@@ -96,7 +96,7 @@ def print_failures(session: StoreSession, found: FailureGroups) -> None:
     if first.failure:
         print_hint(session.command("runs", "list", f"failure:{first.failure}"))
     if not all(group.failure for group in found.groups):
-        print_hint("runs that an earlier version ended have no fingerprint: `tidemill reindex` adds it")
+        print_hint("runs of earlier versions have no fingerprint; `tidemill reindex` adds it")
     if not found.complete:
         print_hint(NEWEST)
 
@@ -123,7 +123,7 @@ def print_usage(report: UsageReport) -> None:
         )
     print_rows(columns, report.rows)
     if not report.complete:
-        print_hint("more runs have ended than a worker has counted so far; ask again in a while")
+        print_hint("not all ended runs are counted yet; try again in a moment")
 
 
 def print_queues(queues: Sequence[QueueView]) -> None:

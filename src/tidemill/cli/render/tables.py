@@ -1,4 +1,4 @@
-"""Tables, labelled facts, moments in words and values on one line, all of them readable at 80 columns.
+"""Tables, labelled facts, relative times and values on one line, all of them readable at 80 columns.
 
 Rows of tables are cut, never folded. Nothing here knows what it prints: which columns and facts a kind of object has
 is said by the modules that print it.
@@ -162,7 +162,7 @@ def now_ms() -> int:
 
 
 def age(at_ms: int | None, now: int | None = None) -> str:
-    """A moment as seen from now: `3 min ago`, `in 2 h`."""
+    """A time relative to now: `3 min ago`, `in 2 h`."""
     if at_ms is None:
         return ""
     ahead_ms = at_ms - (now_ms() if now is None else now)
@@ -181,7 +181,7 @@ def _span(seconds: int) -> str:
 
 
 def iso(at_ms: int | None) -> str:
-    """A moment as ISO 8601 writes it, in UTC and to the second."""
+    """A timestamp in ISO 8601, in UTC, to the second."""
     if at_ms is None:
         return ""
     moment = datetime.fromtimestamp(min(max(at_ms, 0), _MOMENT_MAX_MS) / 1_000, UTC)

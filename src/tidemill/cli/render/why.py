@@ -176,7 +176,7 @@ def _print_cause(found: Explanation, cause: Cause) -> None:
 
 
 def _link(link: Link, error: Failure) -> str:
-    """One link of the chain, without the error if that is told above."""
+    """One link of the chain, without the error if it is shown above."""
     told = link.words.find(f" with {error.code}: ")
     words = link.words if told < 0 or not link.words.endswith(error.message) else link.words[:told]
     return ": ".join(filter(None, (words, names(link.nodes.names))))

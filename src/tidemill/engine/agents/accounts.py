@@ -154,12 +154,12 @@ class AgentAccounts:
             (result,) = await self._store.commit([commit])
             if isinstance(result, Committed):
                 return
-        raise Unavailable("too many agents write into the session")
+        raise Unavailable("too many agents are writing to the session at once")
 
     # Days
 
     async def reserve(self, tenant: str, key: str, amount: Spend, seconds: float = 0.0) -> str:
-        """Set an amount of today's budget aside for so many seconds; what is used up instead, or an empty text."""
+        """Reserve an amount of today's budget for `seconds`; return what is used up instead, or an empty text."""
         if self._budget == NO_BUDGET:
             return ""
         stream = self._today(tenant)
@@ -274,7 +274,7 @@ class AgentAccounts:
             if not records or await self._is_committed(stream, known, day, records):
                 return answers
             self._days.pop(stream, None)
-        raise Unavailable("too many processes write into the day's budget")
+        raise Unavailable("too many processes are changing the day's budget at once")
 
     async def _is_committed(self, stream: Stream, known: _KnownDay, day: DayState, records: list[DayRecord]) -> bool:
         version = known.version + len(records)

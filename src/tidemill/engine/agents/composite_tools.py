@@ -137,7 +137,7 @@ class CompositeToolService:
                 tool = history.tool()
                 assert tool is not None, "it was found by its name"
                 return tool
-        raise Unavailable(f"the tool {name} is being changed by too many at once")
+        raise Unavailable(f"the tool {name} is being changed by too many callers at once")
 
     # The store
 

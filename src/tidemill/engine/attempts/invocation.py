@@ -97,7 +97,7 @@ async def retry_until_stored(store: Callable[[], Awaitable[T]], on_stall: OnStal
             return await store()
         except Unavailable as error:
             if times == 0:
-                LOG.warning("a result is kept until it can be stored: %s", error)
+                LOG.warning("the worker holds a result until the store accepts it: %s", error)
             if (stalled := on_stall or ON_STALL.get()) is not None and times and times % STALLED_AFTER == 0:
                 await stalled(f"a result cannot be stored: {error}")
             await asyncio.sleep(min(STORE_AGAIN_MS * 2 ** min(times, 6), STORE_AGAIN_MS_MAX) / 1000)
@@ -129,7 +129,7 @@ def failed_by(error: BaseException) -> Failed:
     try:
         return _failed_by(error)
     except BaseException:
-        return Failed(error=Error("exception", "the error cannot be shown: it fails when it is looked at"))
+        return Failed(error=Error("exception", "the error cannot be shown: formatting it raises another error"))
 
 
 def _failed_by(error: BaseException) -> Failed:
@@ -213,7 +213,7 @@ class HandlerHost:
         """Call a handler with its output captured; an awaitable result must be awaited in the returned context."""
         if handler.type.input_schema is not True:
             schema = self._compiled("input", handler, handler.type.input_schema)
-            message = f"the nodes before it do not give what {handler.type.key} expects"
+            message = f"the upstream outputs do not match what {handler.type.key} expects"
             _check(schema, dict(context.upstream), "input_invalid", message)
         call_context = copy_context()
         call_context.run(OUTPUT_SINK.set, sink)

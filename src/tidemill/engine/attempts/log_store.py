@@ -38,7 +38,7 @@ class StoredLine(msgspec.Struct, frozen=True, array_like=True):
     text: str
 
 
-class AttemptId(msgspec.Struct, frozen=True, order=True):
+class AttemptId(msgspec.Struct, frozen=True, gc=False, order=True):
     node: str
     visit: int
     index: int
@@ -119,7 +119,7 @@ class AttemptLogWriter:
         stream = self._stream(self._segment)
         (result,) = await store.commit([Commit(stream=stream, expected=self._version, records=(body,))])
         if not isinstance(result, Committed):
-            LOG.warning("lines of %s were not kept", stream.key)
+            LOG.warning("log lines of %s were dropped", stream.key)
             return
         self._version, self._size = result.version, self._size + len(body)
         if self._size > SEGMENT_BYTES:
@@ -155,7 +155,7 @@ async def read_logs(
     for segment, tail in zip(found, tails, strict=True):
         seen[tail.stream] = tail.version
         if tail.damage:
-            LOG.warning("some of what %s has said is damaged and left out: %s", segment.place.node, tail.damage)
+            LOG.warning("some log lines of %s are damaged and were left out: %s", segment.place.node, tail.damage)
         records += [LogRecord(segment.place, line) for record in tail.records for line in _DECODER.decode(record)]
     return records
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tidemill.engine.attempts.attempt import Attempt
 
 NO_CALL_NOW = ("budget_exceeded", "run_paused")
-"""Why no model is asked; the attempt goes on."""
+"""Why the model is not called; the attempt continues."""
 EVENTS_READ = 1_000
 """Events that are read at once to find the records of a visit."""
 

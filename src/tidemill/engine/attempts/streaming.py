@@ -62,7 +62,7 @@ _DECODER = msgspec.json.Decoder(list[Frame])
 
 
 def shown(body: bytes) -> list[dict[str, Any]]:
-    """Decode a published batch into the frames that followers get; a frame has no seq, because it is no event."""
+    """Decode a published batch into the frames that followers get; a frame has no seq, because it is not an event."""
     found = []
     for frame in _DECODER.decode(body):
         place = {"node": frame.node, "visit": frame.visit, "index": frame.index, "attempt": frame.attempt}
@@ -132,7 +132,7 @@ class OutputBroadcaster:
         try:
             await self._publish()
         except Unavailable as error:
-            LOG.warning("what a handler has shown is not handed on: %s", error)
+            LOG.warning("progress of a handler could not be published: %s", error)
         if journal is not None:
             with self._lock:
                 self._journals.pop(journal, None)
@@ -158,7 +158,7 @@ class OutputBroadcaster:
                     due = self._ambient.monotonic_ms() + WRITE_EVERY_MS
                     await self._write()
             except Unavailable as error:
-                LOG.warning("what handlers say is not handed on: %s", error)
+                LOG.warning("log lines of handlers could not be published: %s", error)
             with self._lock:
                 if not self._frames and not self._journals:
                     self._awake = False
@@ -182,7 +182,7 @@ class OutputBroadcaster:
         try:
             await journal.write(self._store)
         except Unavailable as error:
-            LOG.warning("lines of a handler were not kept: %s", error)
+            LOG.warning("log lines of a handler could not be stored: %s", error)
 
 
 class FileChunk(NamedTuple):

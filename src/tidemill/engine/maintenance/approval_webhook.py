@@ -117,7 +117,7 @@ class ApprovalWebhook:
         except CallFailed as error:
             problem = error.message
         if problem:
-            LOG.warning("the webhook about approval %s was not delivered and is repeated later: %s", row.key, problem)
+            LOG.warning("the webhook about approval %s was not delivered and will be retried: %s", row.key, problem)
         sweep.note(key, what, delivered=not problem)
 
     def _call(self, tenant: str, key: str, row: ApprovalRow, what: str) -> Call:
@@ -156,7 +156,7 @@ def _request_key(row: Row) -> str:
 
 
 class _Sweep:
-    """What was told before and what is told now."""
+    """What the webhook reported before, and what it reports now."""
 
     def __init__(self, cursor: Cursor, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -173,7 +173,7 @@ class _Sweep:
 
     def may_send(self, key: str, what: str) -> bool:
         last = self.told.get(key)
-        # The end is told after the request, and each of them once.
+        # The webhook reports the end after the request, and each of them once.
         due = last is None if what == "requested" else last == "requested"
         later = self._retries.get(key, [0, 0])[1] > self._now_ms
         return due and not later and self._failures < FAILURES_MAX and self.sent < SENT_MAX
@@ -187,7 +187,7 @@ class _Sweep:
             self._retries[key] = [attempts, self._now_ms + pause_ms]
             return
         if not delivered:
-            LOG.error("the webhook about approval %s is given up after %d attempts", key, attempts)
+            LOG.error("the webhook about approval %s was given up after %d attempts", key, attempts)
         self.told[key] = what
 
     def cursor(self, rows: dict[str, Row]) -> Cursor:

@@ -82,7 +82,7 @@ def header_of(tenant: str, run_id: str, state: State) -> Header:
 def name_of(header: Header, again: int = 0) -> str:
     """The name of a run's entry: by month, workflow and id.
 
-    The start time distinguishes runs of the same key, and the number of events a run that was restored and went on.
+    The start time distinguishes runs of the same key, and the number of events a run that was restored and continued.
     `again` counts names that were taken by something else.
     """
     month = datetime.fromtimestamp(header.ended_ms / 1000, UTC).strftime("%Y-%m")
@@ -152,7 +152,7 @@ def decode_archived(name: str, body: bytes) -> ArchivedRun:
     except (*DAMAGE, KeyError):
         raise _damaged(name, "it is not an archived run") from None
     if not whole:
-        raise _damaged(name, "its content has changed: the checksum does not fit")
+        raise _damaged(name, "its content has changed: the checksum does not match")
     if len(records) != header.seq:
         raise _damaged(name, f"it has {len(records)} events instead of {header.seq}")
     return ArchivedRun(header=header, records=records, blobs=blobs)
@@ -189,7 +189,9 @@ def _pieces(name: str, body: bytes) -> Iterator[bytes]:
         while piece := file.read(PIECE_BYTES):
             size += len(piece)
             if size > UNPACKED_BYTES_MAX or size > max(RATIO_MAX * len(body), PIECE_BYTES):
-                raise _damaged(name, f"it grows to more than {UNPACKED_BYTES_MAX >> 20} MiB, or {RATIO_MAX} times")
+                raise _damaged(
+                    name, f"it decompresses to more than {UNPACKED_BYTES_MAX >> 20} MiB, or {RATIO_MAX} times"
+                )
             yield piece
 
 

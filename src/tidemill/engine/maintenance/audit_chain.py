@@ -242,7 +242,7 @@ def _broken(record: bytes, seq: int, previous: str) -> str:
         return "the entry does not follow the one before it"
     # What the record holds beside the fields is a change too.
     fits = entry.hash == hash_of(entry) and _ENCODE(entry) == record
-    return "" if fits else "the entry was changed: its hash does not fit"
+    return "" if fits else "the entry was changed: its hash does not match"
 
 
 def require_actor(actor: str | None) -> str:

@@ -81,14 +81,14 @@ def is_readable(found: Sequence[Finding]) -> bool:
 
 
 def refusal(error: TidemillError, group: str = "store") -> Finding:
-    """Why something cannot be checked: what the same error would tell the caller of any other command."""
+    """Why something cannot be checked, in the words of any other command."""
     match error:
         case Rejected():
             problem = error.problems[0]
         case StoreUnusable():
             problem = error.problem
         case DiskFull():
-            problem = Problem(code="disk_full", message=str(error), hint="free space, then check again")
+            problem = Problem(code="disk_full", message=str(error), hint="free disk space, then check again")
         case Unavailable():
             problem = Problem(code=f"{group}_unavailable", message=str(error), hint="then check again")
         case _:
@@ -116,7 +116,7 @@ class Doctor:
         return [*found, Finding("reachable", "ok", f"the store answered in {took:.0f} ms"), *told]
 
     async def check_deployment(self) -> list[Finding]:
-        """Everything that an open store tells of; a check that fails is a finding and does not stop the others."""
+        """Run every check of an open store; a check that fails is a finding and does not stop the others."""
         checks = {
             self._clock: "store",
             self._registry: "workers",
@@ -148,12 +148,12 @@ class Doctor:
         some, none = f"{_counted(len(alive), 'worker')} alive", "" if alive else "no worker is alive"
         yield judged("workers", "workers", some, none, "start one with `tidemill worker`", "info")
         lost = [view for view in views if view not in alive]
-        names = _few(f"{view.name} ({view.state}, last heard {_span(now - view.beat_ms)} ago)" for view in lost)
-        bad = f"workers have fallen silent: {names}" if lost else ""
-        hint = "see their logs and start them again with `tidemill worker`; the list forgets them after an hour"
+        names = _few(f"{view.name} ({view.state}, last heartbeat {_span(now - view.beat_ms)} ago)" for view in lost)
+        bad = f"workers stopped sending heartbeats: {names}" if lost else ""
+        hint = "check their logs and restart them with `tidemill worker`; they leave the list after an hour"
         yield judged("dead_workers", "workers", "no worker has died in the last hour", bad, hint)
         if others := sorted({view.version for view in alive if view.version not in ("", __version__)}):
-            message = f"some workers run version {', '.join(others)}, and this is {__version__}"
+            message = f"some workers run version {', '.join(others)}; this is {__version__}"
             yield Finding("worker_versions", "info", message, "upgrade them one after the other", "workers")
 
     # Work
@@ -177,7 +177,7 @@ class Doctor:
                 yield Finding("unserved_queues", "error" if ready else "warning", bad, hint, "work")
                 codes.pop("unserved_queues", None)
             elif served and waited_ms > OVERDUE_MS:
-                bad = f"the oldest of {_counted(ready, 'ready job')} in queue {queue} waits for {_span(waited_ms)}"
+                bad = f"the oldest of {_counted(ready, 'ready job')} in queue {queue} has waited for {_span(waited_ms)}"
                 yield Finding("overdue_jobs", "warning", bad, "start more workers, or raise --concurrency", "work")
                 codes.pop("overdue_jobs", None)
         for code, ok in codes.items():
@@ -200,7 +200,7 @@ class Doctor:
             hint = hint or f"`tidemill why {quote(runs[0])}`"
             yield Finding("unrunnable_jobs", "error", bad, hint, "work", partial)
         if not scan.unrunnable:
-            yield judged("unrunnable_jobs", "work", f"no job needs what all live workers lack{part}", partial=partial)
+            yield judged("unrunnable_jobs", "work", f"live workers can run every job{part}", partial=partial)
 
     async def _listed(self) -> AsyncIterator[Finding]:
         """What rows count: dead letters, runs whose logs the audit doubts, and schedules whose last start failed."""
@@ -225,7 +225,7 @@ class Doctor:
         listed = await self._context.blobs.list(self._tenant, limit=BLOBS_MAX + 1)
         if sum(info.size for info in listed) > BLOB_BYTES_MAX or len(listed) > BLOBS_MAX:
             grace = sum(info.state == GRACE for info in listed)
-            bad = f"too much is stored to look for orphans here; {grace} of {len(listed)} blobs are set aside"
+            bad = f"too many blobs to search for orphans; {grace} of {len(listed)} blobs are marked for deletion"
             yield Finding("orphan_blobs", "info", bad, "`tidemill blobs gc --dry-run`", "blobs", True)
             return
         if self._ownership is not None:

@@ -213,7 +213,7 @@ class AuditSampler:
         self.audited = 0
         self.findings = 0
         self.on_finding: Callable[[str], None] | None = None
-        """Is told the code of every finding, once per run."""
+        """Called with the code of every finding, once per run."""
 
     async def audit_next(self, tenant: str | None = None, cursor: Cursor | None = None) -> Cursor:
         """Audit the next few runs; the cursor has, for each term, the round and the place in it."""
@@ -257,7 +257,7 @@ class AuditSampler:
         await self._store.commit([Commit(stream=stream, expected=version, rows=(marked_suspect(row, code),))])
 
     def _report_once(self, stream: Stream, finding: Finding, which: str) -> bool:
-        """Log the finding, and the command that tells more, once per run."""
+        """Log the finding, and the command that shows more, once per run."""
         if stream in self._reported:
             return False
         self._reported[stream] = None
@@ -266,6 +266,6 @@ class AuditSampler:
         self.findings += 1
         if self.on_finding is not None:
             self.on_finding(finding.code)
-        text = "the log of run %s violates an invariant: %s at event %s (%s); see `tidemill verify-log%s`"
+        text = "the log of run %s violates an invariant: %s at event %s (%s); run `tidemill verify-log%s`"
         LOG.error(text, finding.run, finding.code, finding.seq, finding.message, which)
         return True

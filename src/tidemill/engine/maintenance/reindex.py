@@ -308,7 +308,7 @@ class Indexer:
         await self._write_references(stream)
 
     async def _write_references(self, stream: Stream) -> None:
-        """Write the blob references of a log as far as it can be read, whatever version it has by now."""
+        """Write the blob references of a log as far as it can be read, at whatever version it has now."""
         if stream.kind in self._kinds:
             return
         listed = await self._listed(stream.tenant)

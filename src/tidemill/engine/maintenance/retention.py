@@ -173,7 +173,7 @@ class RetentionSweep:
         if token is not None:
             gone.append(Row(kind=LOGGED, key=stream.key, sort=token))
         if not await self._store.forget(stream, expected=state.seq, rows=gone):
-            return KeptRun("it has moved on")
+            return KeptRun("it has changed since")
         if token is not None:
             await self._forget_lines(stream.key, token)
         self.retired += 1
@@ -190,7 +190,7 @@ class RetentionSweep:
             return "it has not ended"
         flow = await self._catalog.flow(stream.tenant, state.digest)
         if not is_due(state, flow.workflow.retention, self._days, self._today, restored_ms):
-            return "it was brought back" if restored_ms else "it is kept longer"
+            return "it was restored from the archive" if restored_ms else "it is kept longer"
         if state.parent is not None:
             parent = Stream(stream.tenant, RUN, state.parent[0])
             entry = (await self._runs.refresh([parent])).get(parent)
@@ -248,14 +248,14 @@ class RetentionSweep:
             await self._archive.put(name, body)
             if await self._holds(name, run):
                 return
-        message = f"the archive does not give back what is put at {name_of(run.header)}"
-        raise rejected("archive_damaged", message, hint="look at the disk or the bucket that it is on")
+        message = f"the archive does not return what was written to {name_of(run.header)}"
+        raise rejected("archive_damaged", message, hint="check the disk or the bucket of the archive")
 
     async def _holds(self, name: str, run: ArchivedRun) -> bool:
         try:
             there = decode_archived(name, await self._archive.get(name) or b"")
         except (Rejected, Unavailable) as error:
-            LOG.warning("the entry is written again beside one that is no good: %s", error)
+            LOG.warning("the archive entry is damaged; writing a new one beside it: %s", error)
             return False
         return there.records == run.records and there.blobs == run.blobs
 
@@ -283,11 +283,11 @@ class RetentionTask:
         try:
             swept = await sweep.sweep()
         except Unavailable as error:
-            LOG.warning("old runs could not be retired and will be later: %s", error)
+            LOG.warning("old runs could not be archived; retrying later: %s", error)
             return cursor
         if swept.retired:
-            LOG.info("%s old runs were retired", len(swept.retired))
+            LOG.info("%s old runs were archived", len(swept.retired))
         for run_id, why in swept.left:
             if run_id in swept.failed:
-                LOG.error("run %s cannot be archived, so it stays: %s", run_id, why)
+                LOG.error("run %s cannot be archived and stays in the store: %s", run_id, why)
         return cursor

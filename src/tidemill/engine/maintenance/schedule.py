@@ -127,10 +127,10 @@ class MaintenanceSchedule:
         except Unavailable:
             raise
         except Rejected as refusal:
-            LOG.warning("the maintenance task %s was refused and will be repeated: %s", task.name, refusal)
+            LOG.warning("the maintenance task %s was refused and will be retried: %s", task.name, refusal)
         except Exception:
             # A bug is logged, and must not stop the other tasks.
-            LOG.exception("the maintenance task %s failed and will be repeated", task.name)
+            LOG.exception("the maintenance task %s failed and will be retried", task.name)
         return TaskResult(cursor)
 
     async def _run_locally(self, task: MaintenanceTask) -> None:

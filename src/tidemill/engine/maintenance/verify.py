@@ -43,13 +43,13 @@ from tidemill.engine.maintenance.reindex import (
 from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.versions import WORKFLOW, Version, read_history
 from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable
-from tidemill.kernel.codec import DAMAGE, decode_event
+from tidemill.kernel.codec import DAMAGE, SnapshotFormatUnknown, decode_event, decode_state, encode_state
 from tidemill.kernel.events import AnyEvent, BlobRef, RunCreated, RunPatched
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.jobs import JOB_FORMAT, UNLISTED, expected_jobs, task_of
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import payloads_in
-from tidemill.kernel.state import SnapshotFormatUnknown, State, decode_state, encode_state
+from tidemill.kernel.state import State
 from tidemill.stores.contract import JobView, Row, Store, Stream, Tail
 from tidemill.stores.optional import IndexProblems
 
@@ -85,7 +85,7 @@ class BlobAuditor:
             if isinstance(payload, BlobRef):
                 values.add(payload.digest)
             elif not isinstance(event, RunPatched):
-                # A patch is no value: it may describe files that are not stored yet.
+                # A patch is not a value: it may describe files that are not stored yet.
                 files.update(files_in(payload))
         for digest in sorted(values - self._read):
             within = await self._look_at(digest, "a value", found)
@@ -108,7 +108,7 @@ class BlobAuditor:
                     rest = text[1 - DESCRIBED_LENGTH :]
             return files
         except BlobMissing as error:
-            found.append(BlobProblem(code="blob_missing", message=f"refers to {what} that is not there: {error}"))
+            found.append(BlobProblem(code="blob_missing", message=f"refers to {what} that is missing: {error}"))
         except Unavailable as error:
             message = f"refers to {what}: {error}"
             found.append(BlobProblem(code="blob_damaged" if is_damage(error) else "blob_unreadable", message=message))
@@ -300,9 +300,9 @@ class Auditor:
                 try:
                     flows[event.digest] = await self._catalog.flow(stream.tenant, event.digest)
                 except BlobMissing as error:
-                    found.problem("workflow_missing", f"the workflow that it goes by is not there: {error}", seq)
+                    found.problem("workflow_missing", f"its workflow is missing: {error}", seq)
                 except (TidemillError, *DAMAGE) as error:
-                    _workflow_unreadable(found, error, f"the workflow that it goes by cannot be read: {error}", seq)
+                    _workflow_unreadable(found, error, f"its workflow cannot be read: {error}", seq)
         return None if found.findings or found.newer else flows
 
     async def _snapshot(self, stream: Stream, events: list[AnyEvent], state: State, found: RunAudit) -> None:
@@ -341,7 +341,7 @@ class Auditor:
                     what = f"{row.kind} {row.key} in the lists"
                     doubts.problem("row_missing" if there is None else "row_differs", what)
             for kind, key in beside.keys() - rows.keys():
-                doubts.problem("row_surplus", f"{kind} {key} in the lists has no ground in the log")
+                doubts.problem("row_surplus", f"{kind} {key} in the lists is not in the log")
         except Rejected as refusal:
             doubts.problem("lists_unreadable", f"lists that show it: {refusal}")
 
@@ -367,16 +367,16 @@ def index_findings(flaws: IndexProblems) -> RunAudit:
     """Misplaced index rows, as a finding that concerns no log."""
     found = RunAudit(LISTS)
     if flaws.unreadable:
-        found.problem("lists_unreadable", f"what lists are read from is damaged: {flaws.unreadable}")
+        found.problem("lists_unreadable", f"the index of the lists is damaged: {flaws.unreadable}")
     if flaws.missing:
-        found.problem("places_missing", f"rows that are not in every list they belong to: {flaws.missing:,}")
+        found.problem("places_missing", f"rows missing from some of their lists: {flaws.missing:,}")
     if flaws.stray:
-        found.problem("places_stray", f"places without their row: {flaws.stray:,}")
+        found.problem("places_stray", f"list entries without a row: {flaws.stray:,}")
     return found
 
 
 def _workflow_unreadable(found: RunAudit, error: Exception, message: str, seq: int = 0) -> None:
-    """Record why a workflow cannot be read; what a newer version has compiled is no finding."""
+    """Record why a workflow cannot be read; what a newer version has compiled is not a finding."""
     if is_newer(error):
         found.newer = True
         return
@@ -419,9 +419,9 @@ async def missing_logs(store: Store, tenant: str, others: Iterable[str] = ()) ->
     async for owner, row in orphan_rows(store, tenant, others):
         found = RunAudit(name_of(owner))
         if row.kind == owner.kind:
-            found.problem(LOG_MISSING, "the lists show it, and there is no record of it")
+            found.problem(LOG_MISSING, "the lists show it, but it has no record")
         else:
-            found.problem("row_surplus", f"{row.kind} {row.key} in the lists has no ground: there is no log")
+            found.problem("row_surplus", f"{row.kind} {row.key} in the lists has no log")
         yield found
 
 

@@ -21,18 +21,8 @@ from tidemill.engine.maintenance.schedule import insert_first
 from tidemill.engine.run_query import Moment, read_query
 from tidemill.engine.services.context import ServiceContext
 from tidemill.errors import Rejected, Unavailable, rejected
-from tidemill.security.identity import (
-    NO_HASH,
-    OPERATOR_TENANT,
-    Principal,
-    check_roles_of_key,
-    check_tenant_name,
-    credential_invalid,
-    id_of_key,
-    new_key,
-    same_key,
-    tenant_of_key,
-)
+from tidemill.security.identity import NO_HASH, credential_invalid, id_of_key, new_key, same_key, tenant_of_key
+from tidemill.security.roles import OPERATOR_TENANT, Principal, check_roles_of_key, check_tenant_name
 from tidemill.stores.contract import Commit, Committed, Row, Store, Stream, Tail
 
 KEY = "key"
@@ -286,7 +276,7 @@ class KeyService:
         roles = check_roles_of_key(roles)
         if expires_days is not None and not 0 < expires_days <= EXPIRES_DAYS_MAX:
             message = f"a key expires after more than 0 and at most {EXPIRES_DAYS_MAX:g} days, not {expires_days:g}"
-            hint = "rotate keys, or make one without an end"
+            hint = "rotate keys, or create one that does not expire"
             raise rejected("key_expiry_invalid", message, path="/expires_days", hint=hint)
         if not await self._directory.is_open(context.tenant, fresh=True):
             message = f"there is no tenant {context.tenant}, or it is disabled"
@@ -333,7 +323,7 @@ class KeyService:
             if await self._write(revoked, version, "revoke", actor, now_ms):
                 self._directory.forget(key_id)
                 return self._view(revoked)
-        raise Unavailable(f"the key {key_id} is being changed by too many at once")
+        raise Unavailable(f"the key {key_id} is being changed by too many callers at once")
 
     async def _write(self, stored: StoredKey, expected: int, command: str, actor: str, now_ms: int) -> bool:
         stream, body = self._stream(stored.id), _ENCODE(stored)
@@ -366,7 +356,7 @@ class TenantService:
         tenant = StoredTenant(name=name, created_ms=now_ms, created_by=actor)
         if not await self._write(tenant, 0, "create", actor, now_ms):
             raise rejected(
-                "tenant_exists", f"the tenant {name} is there already", path="/name", hint="nothing was changed"
+                "tenant_exists", f"the tenant {name} exists already", path="/name", hint="nothing was changed"
             )
         # Its audit is chained by maintenance, also before its first run.
         await insert_first(self._context.store, name)
@@ -379,7 +369,7 @@ class TenantService:
         return [_tenant_view(msgspec.msgpack.decode(row.body, type=StoredTenant)) for row in page.rows], page.after
 
     async def disable(self, name: str, *, actor: str) -> TenantView:
-        """Refuse all credentials of a tenant, in every process within five seconds. Its runs go on. Idempotent."""
+        """Refuse all credentials of a tenant, in every process within five seconds. Its runs continue. Idempotent."""
         return await self._change(name, actor, disabled=True)
 
     async def enable(self, name: str, *, actor: str) -> TenantView:
@@ -400,7 +390,7 @@ class TenantService:
             )
             if await self._write(changed, version, "disable" if disabled else "enable", actor, now_ms):
                 return _tenant_view(changed)
-        raise Unavailable(f"the tenant {name} is being changed by too many at once")
+        raise Unavailable(f"the tenant {name} is being changed by too many callers at once")
 
     async def _write(self, stored: StoredTenant, expected: int, command: str, actor: str, now_ms: int) -> bool:
         stream, body = _tenant_stream(stored.name), _ENCODE(stored)
@@ -413,12 +403,15 @@ class TenantService:
         self._check_operator()
         check_tenant_name(name, "/name")
         if name == OPERATOR_TENANT:
-            message = f"{OPERATOR_TENANT} is the operator's own tenant: it is always there"
+            message = f"{OPERATOR_TENANT} is the operator's own tenant: it always exists"
             raise rejected("tenant_name_invalid", message, path="/name", hint="choose another name")
 
     def _check_operator(self) -> None:
         if self._context.tenant != OPERATOR_TENANT:
-            message, hint = "tenants are managed by the operator's own", f"use a key of the tenant {OPERATOR_TENANT}"
+            message, hint = (
+                "only the operator's own tenant manages tenants",
+                f"use a key of the tenant {OPERATOR_TENANT}",
+            )
             raise rejected("not_allowed", message, hint=hint)
 
 

@@ -78,9 +78,9 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_verb(verb: str) -> None:
-    """Refuse what is no decision."""
+    """Refuse what is not a decision."""
     if verb not in VERBS:
-        raise rejected("decision_unknown", f"{verb!r} is no decision", hint=f"one of: {', '.join(VERBS)}")
+        raise rejected("decision_unknown", f"{verb!r} is not a decision", hint=f"one of: {', '.join(VERBS)}")
 
 
 class ApprovalService:
@@ -148,11 +148,11 @@ class ApprovalService:
         cell = entry.state.peek(node)
         act = peek_at(cell, at_index(index))
         if visit is not None and 0 < visit < cell.visit:
-            hint = "leave the visit out to speak of the latest"
-            raise rejected("approval_closed", f"node {node} is at visit {cell.visit} by now", hint=hint)
+            hint = "leave out the visit to mean the latest"
+            raise rejected("approval_closed", f"node {node} is already at visit {cell.visit}", hint=hint)
         if act is None or act.approval is None or visit not in (None, cell.visit):
             hint = "see `tidemill approvals list`"
-            raise rejected("approval_unknown", f"node {node} waits for no decision", hint=hint)
+            raise rejected("approval_unknown", f"node {node} is not waiting for a decision", hint=hint)
         return ApprovalView(run_id, entry.state.workflow, node, cell.visit, at_index(index), act.approval)
 
     async def asks(self, run_id: str, node: str, index: int | None = None) -> bool:
@@ -288,7 +288,7 @@ class ApprovalService:
                 hint = "retry the run to ask again"
                 raise rejected("approval_expired", "the time to decide has passed", hint=hint) from None
             if view.approval.decision not in ("", verb):
-                message = f"it was decided otherwise already: {view.approval.decision} by {view.approval.decided_by}"
+                message = f"it was already decided: {view.approval.decision} by {view.approval.decided_by}"
                 raise rejected("decision_conflict", message, hint="see its history") from None
             if not view.approval.decision:
                 raise
@@ -311,7 +311,7 @@ class ApprovalService:
         index: int | None = None,
         command_id: str | None = None,
     ) -> ApprovalView:
-        """Let another person decide in your place."""
+        """Delegate a decision to another person."""
         _check_person(actor, roles, comments)
         check_words(to=to)
         shown = await self.show(run_id, node, visit=visit, index=index)
@@ -364,7 +364,7 @@ def _checked_form(approval: Approval, verb: Verb, form: Any) -> bytes | None:
     """The checked form of a decision; to approve, it has to be complete."""
     if approval.form is None:
         if form is not None:
-            hint = "decide without a form; say what there is to say in the comments"
+            hint = "decide without a form; use the comment instead"
             raise rejected("form_invalid", "this approval has no form", path="/form", hint=hint)
         return None
     if form is None and verb != "approve":
@@ -381,7 +381,7 @@ def _checked_form(approval: Approval, verb: Verb, form: Any) -> bytes | None:
     except NotJson as error:
         raise rejected("form_invalid", str(error), path="/form", hint="use plain JSON values") from None
     if len(text) > INLINE_BYTES_MAX:
-        hint = "keep large values elsewhere and name where they are"
+        hint = "store large values elsewhere and pass a reference"
         raise rejected("form_too_large", f"a form holds at most {INLINE_BYTES_MAX} bytes", path="/form", hint=hint)
     return text
 

@@ -56,7 +56,7 @@ class BlobService:
                 raise rejected(error.code, error.message, hint="name a file that can be read") from None
             raise rejected(error.code, error.message, path="/data", hint=error.hint) from None
         digest = str(stored["$blob"])
-        detail = f"{stored['size']} bytes{', kept for good' if keep else ''}"
+        detail = f"{stored['size']} bytes{', kept permanently' if keep else ''}"
         await context.enter(
             Stream(context.tenant, "blob", digest), digest.encode(), actor=actor, command="put", detail=detail
         )
@@ -95,7 +95,7 @@ class BlobService:
         if limit < 1:
             raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
         if after is not None and not is_digest(after):
-            raise rejected("bad_cursor", "the next page begins behind a digest", path="/after", hint=DIGEST_HINT)
+            raise rejected("bad_cursor", "the next page starts after a digest", path="/after", hint=DIGEST_HINT)
         found: list[BlobInfo] = []
         for _ in range(PAGES_MAX):
             page = await self._context.blobs.list(self._context.tenant, after=after, limit=limit)
@@ -112,12 +112,12 @@ class BlobService:
     async def collect(
         self, *, dry_run: bool = False, grace_s: float = 86_400, exclude: Collection[str] = ()
     ) -> GcReport:
-        """Take away blobs that nothing refers to: first aside, and after `grace_s` for good.
+        """Garbage-collect unreferenced blobs: mark them first, and delete them after `grace_s`.
 
         `exclude` names runs of earlier versions that cannot be read: blobs that only they need are given up.
         """
         if not grace_s <= GRACE_S_MAX:
-            hint = "to keep a blob for good, put it with `keep`"
+            hint = "to keep a blob permanently, store it with `keep`"
             raise rejected("grace_too_long", f"a grace period of {grace_s:g} s is too long", path="/grace_s", hint=hint)
         grace_ms = round(grace_s * 1000)
         if grace_ms < YOUNG_MS:
@@ -152,4 +152,4 @@ class BlobService:
 
 def _check(digest: str) -> None:
     if not is_digest(digest):
-        raise rejected("digest_invalid", f"{digest[:100]!r} is no digest", hint=DIGEST_HINT)
+        raise rejected("digest_invalid", f"{digest[:100]!r} is not a digest", hint=DIGEST_HINT)

@@ -62,7 +62,7 @@ class BulkService:
             hint = offered(str(action), get_args(BulkAction))
             raise rejected("action_unknown", f"there is no action {action!r} on many runs", path="/action", hint=hint)
         if query.strip() and run_ids:
-            message = "give a query or the ids of runs, one of the two"
+            message = "give either a query or run ids"
             raise rejected("request_invalid", message, path="/run_ids", hint="leave one out")
         if run_ids:
             named = list(dict.fromkeys(run_ids))
@@ -72,7 +72,7 @@ class BulkService:
             found, after = await self._runs.find(query, limit=max(1, limit))
             rows, more = [(row.run_id, row.workflow, row.status) for row in found], after is not None
         else:
-            hint = "say which runs: status:failed workflow:billing"
+            hint = "write a query such as status:failed workflow:billing"
             raise rejected("query_empty", "an action on many runs needs a query", path="/query", hint=hint)
         runs: list[BulkRun] = []
         for at in range(0, len(rows), AT_ONCE):

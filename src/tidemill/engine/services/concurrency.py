@@ -16,7 +16,7 @@ from tidemill.errors import rejected
 from tidemill.kernel.jobs import LIMITED, limits_of
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
-from tidemill.security.identity import OPERATOR_TENANT
+from tidemill.security.roles import OPERATOR_TENANT
 from tidemill.stores.contract import Commit, Job, Row, Store, Stream, cap_bound
 
 CONCURRENCY = "concurrency"
@@ -76,10 +76,12 @@ class ConcurrencyService:
         """Let at most `limit` nodes of a queue, type, workflow or label's value run at a time."""
         kind, colon, which = name.partition(":")
         if kind not in LIMITED or not colon or not which or len(name) > 200:
-            raise rejected("limit_name_invalid", f"{name!r} names nothing that can be limited", path="/name", hint=HINT)
+            raise rejected("limit_name_invalid", f"{name!r} cannot be limited", path="/name", hint=HINT)
         if isinstance(limit, bool) or not 0 <= limit <= LIMIT_MAX:
             message = f"a limit is a number from 0 to {LIMIT_MAX:,}, not {limit}"
-            raise rejected("limit_invalid", message, path="/limit", hint="0 holds back everything; remove lifts it")
+            raise rejected(
+                "limit_invalid", message, path="/limit", hint="0 stops all nodes; `remove` removes the limit"
+            )
         await self._known.refresh(at_once=True)
         if name not in self._known.limits and len(self._known.limits) >= LIMITS_MAX:
             raise rejected("limit_invalid", f"there are {LIMITS_MAX} limits already", hint="remove one")
@@ -87,7 +89,7 @@ class ConcurrencyService:
         return ConcurrencyLimit(name=name, limit=limit)
 
     async def remove(self, name: str, *, actor: str = "") -> None:
-        """Lift a limit, also for nodes that wait under it."""
+        """Remove a limit, also for nodes that wait under it."""
         await self._known.refresh(at_once=True)
         if name not in self._known.limits:
             raise rejected("limit_unknown", f"there is no limit {name}", hint="see `tidemill concurrency`")

@@ -116,10 +116,10 @@ class ServiceContext:
         return (waiting_row(stream, version, record, at_ms=at_ms, **words),)
 
     async def enter(self, stream: Stream, record: bytes, *, actor: str, command: str, detail: str = "") -> None:
-        """Enter in the audit what writes no record of its subject, dated by the moment; durable when this returns."""
+        """Add an audit entry for a change that writes no record of its own; durable when this returns."""
         now_ms = self.store.now_ms()
         for row in self.audit_rows(stream, now_ms, record, actor=actor, command=command, at_ms=now_ms, detail=detail):
-            # Of one moment there may be several.
+            # Several entries may have the same timestamp.
             unique = msgspec.structs.replace(row, key=f"{row.key}/{self.ambient.new_id()}")
             await self.store.commit([Commit(stream=stream, expected=None, rows=(unique,))])
 

@@ -102,7 +102,7 @@ class DeadLetterService:
         actor: str = "",
         command_id: str | None = None,
     ) -> None:
-        """Take a dead letter off the list; by default that of the node's latest visit."""
+        """Close a dead letter without retrying it; by default that of the node's latest visit."""
         check_place(visit, index)
         latest = (await self._context.entry(run_id)).state.peek(node).visit
         close = CloseDeadLetter(
@@ -125,15 +125,15 @@ class DeadLetterService:
         actor: str = "",
         limit: int = 1_000,
     ) -> Reprocessed:
-        """Let the runs of open dead letters go on: those of a run, a workflow, a node, or an error.
+        """Retry the runs of open dead letters: those of a run, a workflow, a node, or an error code.
 
         `config` is a corrected one for `node`, `operations` a JSON Patch for anything else; each run's document is
         patched with it first. `dry_run` only counts. No further run is begun with once `limit` letters are handled;
-        a run goes on with all of its letters, and one that refuses does not count.
+        a run is retried with all of its dead letters, and a run that refuses does not count.
         """
         if limit < 1:
             raise rejected(
-                "limit_invalid", f"at least one letter is tried again, not {limit}", path="/limit", hint=LIMIT_HINT
+                "limit_invalid", f"the limit must be at least 1, not {limit}", path="/limit", hint=LIMIT_HINT
             )
         if config is not UNSET:
             operations = _corrected(node, config, operations)
@@ -145,7 +145,7 @@ class DeadLetterService:
                 continue
             if handled >= limit:
                 return _reprocessed(found, more=True)
-            # Counted before the run goes on, because that closes them.
+            # Counted before the retry, because the retry closes them.
             letters = await self._context.store.count(
                 self._context.tenant, DEAD_LETTER, [*terms, f"run:{each}"], at_most=LETTERS_MAX
             )
@@ -187,7 +187,7 @@ class DeadLetterService:
 def _corrected(node: str | None, config: Any, operations: Any) -> list[dict[str, Any]]:
     if node is None or operations is not None:
         hint = "name the node, or write a patch"
-        raise rejected("correction_unclear", "a corrected config is for one node", path="/config", hint=hint)
+        raise rejected("correction_unclear", "a corrected config needs a node", path="/config", hint=hint)
     return [{"op": "add", "path": f"/nodes/{node}/config", "value": config}]
 
 

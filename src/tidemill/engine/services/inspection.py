@@ -54,12 +54,12 @@ LOOK_EVERY_MS = 250
 
 
 TRACEBACK = "traceback"
-"""The source of lines that tell why an attempt failed."""
+"""The source of log lines that hold tracebacks."""
 TYPE_WITHIN_BYTES = 24
 
 
 def _own_error(event: NodeFailed) -> bool:
-    """Whether it is told here: a map fails with the error of an item, which is told as the item's."""
+    """Whether to show it here: a map fails with the error of an item, which is shown as the item's."""
     return event.index != NOT_AN_ITEM or event.error.index == NOT_AN_ITEM
 
 
@@ -149,7 +149,7 @@ class BlockedChildren:
         return found
 
     async def _look(self, wait: Wait) -> Failure | None:
-        """Read all that a worker would read, and tell what it would be refused with."""
+        """Read everything that a worker would read, and return the error that would stop it."""
         child = self._stream._replace(key=wait.name)
         try:
             await self._context.run_cache.refresh([child])
@@ -274,9 +274,10 @@ class InspectionService:
         act = peek_at(cell, place) if number == cell.visit else None
         if act is None and number == cell.visit:
             raise rejected("place_invalid", f"node {node} has no item {index}", path="/index", hint=ITEM_HINT)
-        kind = entry.flow.workflow.by_id[node].type.partition("@")[0]
+        known = entry.flow.workflow.by_id[node]
+        kind = known.type.partition("@")[0]
         if kind != AGENT:
-            hint = "`tidemill runs logs` shows what other nodes say"
+            hint = "`tidemill runs logs` shows the log lines of other nodes"
             raise rejected("agent_unknown", f"node {node} is of type {kind}, not an agent", path="/node", hint=hint)
         made = Transcript(run_id=run_id, node=node, visit=number, index=place)
         if act is not None:
@@ -294,7 +295,7 @@ class InspectionService:
                 record = decode_value(await self._context.text(event.value))
                 if isinstance(record, dict):
                     found.append(Entry(seq, event.at_ms, event.attempt, record))
-        return transcript_of(made, found)
+        return transcript_of(made, found, routed=known.branch is not None and known.branch.kind == "agent_driven")
 
     async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """The run's events so far, from `after` + 1 on."""
@@ -306,11 +307,11 @@ class InspectionService:
     async def find_events(
         self, run_id: str, wanted: EventFilter, *, after: int = 0, limit: int = 100, brief: bool = False
     ) -> tuple[list[dict[str, Any]], int | None]:
-        """Events behind `after` that are wanted, and the seq to go on after; `brief` shows the beginnings of values."""
+        """The wanted events after `after`, and the seq to continue from; `brief` truncates values."""
         found: list[dict[str, Any]] = []
         while True:
             tail = await self._context.tail(run_id, after, limit if wanted == EventFilter() else EVENTS_LOOKED_AT)
-            for after, record in enumerate(tail.records, after + 1):  # noqa: B020 - goes on where it has come to
+            for after, record in enumerate(tail.records, after + 1):  # noqa: B020 - continues where it stopped
                 event = decode_event(record)
                 if wanted.takes(event, record):
                     found.append(plain(event, after, bytes_max=BRIEF_BYTES if brief else None))
@@ -344,7 +345,7 @@ class InspectionService:
     async def items(
         self, run_id: str, node: str, *, status: str = "", after: int = -1, limit: int = 100, at: int | None = None
     ) -> tuple[list[dict[str, Any]], int | None]:
-        """Items of the latest visit of a map, all or those with a status; and the index to go on after."""
+        """Items of the latest visit of a map, all or those with a status; and the index to continue from."""
         entry = await self._at(run_id, at)
         check_node(entry.flow.workflow, node)
         return item_views(entry.state.peek(node), after, limit, status)
@@ -462,7 +463,7 @@ class InspectionService:
         child = self._context.stream(child_id(run_id, cause.node, cause.visit, cause.index))
         if child not in await self._context.run_cache.refresh([child]):
             return found
-        words = "see why the child run failed and put that right, then retry this run: what completed stays"
+        words = "find out why the child run failed and fix it, then retry this run: completed nodes keep their results"
         return msgspec.structs.replace(found, unblock=words, command=f"tidemill why {quote(child.key)}")
 
     async def compare(self, run_id: str, other_id: str) -> Comparison:
@@ -541,7 +542,7 @@ class InspectionService:
         wanted, seen, lines = _wanted(node, visit, index, attempt), dict[Stream, int](), Lines()
         busy, seq, old = True, 0, new_only
         while busy:
-            # Asked first: whatever was said before the end is written before it is told.
+            # Checked first: lines from before the end are written before the end is reported.
             state = (await self._context.entry(run_id)).state
             busy, new = state.busy, state.seq > seq
             spoken = await read_logs(self._context.store, self._context.tenant, run_id, seen, wanted)

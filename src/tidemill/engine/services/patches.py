@@ -107,7 +107,7 @@ class PatchService:
     ) -> PatchOutcome:
         """Change the graph of a run with a JSON Patch on its document, or see what that would do (`dry_run`).
 
-        A FAILED or CANCELLED run is patched and goes on at once (`retry`); a dry run without it says that applying the
+        A FAILED or CANCELLED run is patched and retried at once (`retry`); a dry run without it says that applying the
         patch needs it. `base_digest` is the digest that it was made against; `publish` makes a version of the outcome.
         Instead of operations, `document` is what the run's document shall become, as a mapping or as its text.
         """
@@ -183,7 +183,7 @@ class PatchService:
         shown = await self._document(run_id, entry)
         if base_digest is not None and base_digest != shown.digest:
             hint = "read the run's document again and make the patch against it"
-            raise rejected("patch_stale", "the run has another graph by now", path="/base_digest", hint=hint)
+            raise rejected("patch_stale", "the graph of the run has changed since", path="/base_digest", hint=hint)
         operations, compiled = await self._compiled(shown.document, change)
         payload = await self._context.packed(operations, code="patch_invalid", path="/operations")
         patch = Patch(base=shown.digest, workflow=compiled.workflow, patch=payload, expected_seq=expected_seq or 0)
@@ -192,7 +192,7 @@ class PatchService:
     async def _compiled(self, document: Json, change: Change) -> tuple[Any, Compiled]:
         """The operations of a change, and the graph that they lead to. Problems of a text have line and column."""
         if (change.operations is None) is (change.document is None):
-            message = "give operations or a document, one of the two"
+            message = "give either operations or a document"
             raise rejected("patch_invalid", message, path="/operations", hint="write [{op, path, …}]")
         catalog, tenant = self._context.catalog, self._context.tenant
         if change.document is None:
@@ -260,12 +260,16 @@ class PatchService:
         labels: Mapping[str, str] | None,
         reason: str,
         actor: str,
+        known: int | None = None,
     ) -> bool:
-        """Start a fork under an id, and answer whether it is new: false if it was started before."""
+        """Start a fork under an id, and answer whether it is new: false if it was started before.
+
+        Of the first `known` events, where the caller has checked no more.
+        """
         check_words(reason=reason, actor=actor)
         self._context.check_actor(actor)
         check_run_id(fork_id)
-        events = await self._context.log(run_id)
+        events = await self._context.log(run_id, limit=known)
         last = shared_prefix(events, rewinds=node is not None) if at is None else at
         if not 1 <= last <= len(events):
             message = f"the run has events 1 to {len(events)}, not {last}"
@@ -310,7 +314,7 @@ class PatchService:
 
 
 def pinned(document: Json, workflow: Workflow) -> Json:
-    """A document whose node types are those that the run was compiled with, also when newer ones exist by now."""
+    """A document whose node types are those that the run was compiled with, even if newer ones exist."""
     undoing = {node.id: node.compensator.type for node in workflow.nodes if node.compensator is not None}
     return _with_types(document, {node.id: node.type for node in workflow.nodes}, undoing)
 

@@ -113,7 +113,7 @@ class RunActions:
         force: bool = False,
         command_id: str | None = None,
     ) -> None:
-        """End the run; what runs is told, what comes late is discarded. `force` also stops a rollback."""
+        """Cancel the run: running handlers are cancelled, late results discarded. `force` also stops a rollback."""
         cancel = Cancel(id=command_id, reason=reason, actor=actor or None, compensate=compensate, force=force)
         await self._context.command(run_id, cancel, reason=reason)
 
@@ -134,7 +134,7 @@ class RunActions:
         did_not_happen: Sequence[str] = (),
         command_id: str | None = None,
     ) -> None:
-        """Let a FAILED or CANCELLED run go on where it stopped; what completed stays.
+        """Retry a FAILED or CANCELLED run from where it stopped; completed nodes keep their results.
 
         `did_not_happen` names nodes whose outcome is unknown and of which you know that it did not happen.
         """
@@ -152,7 +152,7 @@ class RunActions:
         did_not_happen: Sequence[str] = (),
         command_id: str | None = None,
     ) -> None:
-        """Let a node of an unfinished run, and everything behind it, happen again."""
+        """Run a node of an unfinished run, and everything downstream of it, again."""
         sure = tuple(did_not_happen)
         rewind = Rewind(id=command_id, node=node, reason=reason, actor=actor or None, confirmed_not_done=sure)
         await self._context.command(run_id, rewind, reason=reason)
@@ -173,7 +173,7 @@ class RunActions:
     ) -> None:
         """Settle a node that has not ended well by hand: give it a value, or skip it."""
         if skip is (value is not UNSET):
-            raise rejected("override_unclear", "give a value or skip the node, one of the two", path="/value")
+            raise rejected("override_unclear", "either give a value or skip the node", path="/value")
         output = None if skip else await self._context.packed(value, code="value_not_json", path="/value")
         override = Override(
             id=command_id,

@@ -145,7 +145,7 @@ class RunService(RunActions):
         given, named = list(inputs), None if keys is None else list(keys)
         if named is not None and (len(named) != len(given) or len(set(named)) != len(named)):
             message = f"{len(named)} keys, {len(set(named))} of them different, for {len(given)} inputs"
-            raise rejected("keys_mismatch", message, path="/keys", hint="give one key of its own for each input")
+            raise rejected("keys_mismatch", message, path="/keys", hint="give a unique key for each input")
         starts = await self._starts(
             workflow,
             given,
@@ -375,7 +375,7 @@ class RunService(RunActions):
         begun = self._context.ambient.monotonic_ms()
 
         async def breathe() -> None:
-            """Look less often at what takes long: its end is told a twentieth later at most."""
+            """Poll a long run less often: the caller learns of its end at most a twentieth later."""
             late_ms = min(LOOK_AGAIN_MS, (self._context.ambient.monotonic_ms() - begun) / 20)
             if late_ms > 0.5:
                 await self._context.ambient.sleep(late_ms)
@@ -391,14 +391,14 @@ class RunService(RunActions):
     def _frames(
         self, run_id: str, after: int, breath: IdleCallback | None = None, *, live: bool = False
     ) -> AsyncGenerator[Frame, None]:
-        """Committed events behind `after` and live frames, without end."""
+        """Yield committed events after `after`, and live frames, without end."""
         return cast(
             AsyncGenerator[Frame, None],
             self._context.store.follow(self._context.stream(run_id), after, breath, live=live),
         )
 
     async def _over(self, run_id: str, seq: int) -> CachedRun | None:
-        """The run, if nothing follows by itself after an event: it is not reopened behind it, nor rolled back."""
+        """The run, if an event is its last: it is neither reopened after it nor being rolled back."""
         entry = await self._context.entry(run_id)
         return None if entry.state.busy or seq < entry.state.ended_seq else entry
 
@@ -444,6 +444,8 @@ class RunService(RunActions):
                 yield row
             if after is None:
                 return
+            # A store that never suspends must not keep the rest of the process waiting.
+            await asyncio.sleep(0)
 
     async def count(
         self,
@@ -525,7 +527,7 @@ class RunService(RunActions):
         return RunPage([shown for row in page.rows if (shown := read_run_row(row)) is not None], page.after)
 
     async def resolve(self, text: str) -> str:
-        """The id of a run by a beginning of it that no other id has; `@last` is the newest run that is no child.
+        """The id of a run by a beginning of it that no other id has; `@last` is the newest run that is not a child.
 
         Answers the text itself if it names no run.
         """
@@ -546,7 +548,9 @@ class RunService(RunActions):
         found = [key for key in ids if not any(key.startswith(f"{other}.") for other in ids)]
         if len(found) > 1:
             shown = ", ".join(found[:NAMED_MAX]) + (", …" if len(found) > NAMED_MAX else "")
-            raise rejected("run_ambiguous", f"{len(found)} runs begin with {text}", hint=f"write more of it: {shown}")
+            raise rejected(
+                "run_ambiguous", f"{len(found)} run ids start with {text}", hint=f"type more characters: {shown}"
+            )
         if not found and text.startswith("@"):
             raise rejected("run_unknown", f"there is no run {text}", hint=f"the newest run is {LAST}")
         return found[0] if found else text

@@ -1,7 +1,7 @@
 """Who works on the store: the verb that lists workers, and what `why` asks about them.
 
-A worker is taken for dead when it has been silent for long. Where the store can tell whether its process is there, it
-is dead at once when that is gone, and only silent while it is there: perhaps it cannot write that it is alive.
+A worker counts as dead when it has sent no heartbeat for long. Where the store can check whether its process exists, it
+is dead as soon as the process is gone, and only silent while it exists: perhaps it cannot write its heartbeat.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidemill.engine.node_types import offered_types
+from tidemill.engine.offered_types import offered_types
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.worker.registry import Held, Registry, State, WorkerRow, registered
 from tidemill.engine.worker.watchdog import Blockage
@@ -25,7 +25,7 @@ from tidemill.version import __version__
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker as lists show it; moments are those of the store's clock."""
+    """A worker as lists show it; times are those of the store's clock."""
 
     name: str
     state: State
@@ -89,7 +89,7 @@ class WorkerService:
         return [_view(row, state) for row, state in await self._states()]
 
     async def _states(self) -> list[tuple[WorkerRow, State]]:
-        """Every worker and how it is. This process's own is there, whatever the store knows of it yet."""
+        """Every worker and its state. This process's own is included even before the store knows it."""
         rows = await self._registered()
         there = await self._context.store.live_processes() if isinstance(self._context.store, ProcessLiveness) else None
         now, mine = self._context.store.now_ms(), None if self.registry is None else self.registry.row().name

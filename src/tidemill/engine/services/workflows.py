@@ -154,7 +154,7 @@ class WorkflowService:
         return await context.catalog.tag(context.tenant, name, tag, version, weight=weight, **words)
 
     async def rollback_tag(self, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
-        """Make a tag point to where it pointed before its last move. Done twice, it points where it does now."""
+        """Move a tag back to where it pointed before. Done twice, it points where it does now."""
         context = self._context
         words: dict[str, Any] = {"actor": actor, "message": message, "audited": context.audited}
         return await context.catalog.rollback_tag(context.tenant, name, tag, **words)
@@ -169,7 +169,7 @@ class WorkflowService:
         return await context.catalog.delete(context.tenant, name, **words)
 
     async def untag(self, name: str, tag: str, *, actor: str = "", message: str = "") -> Tagged:
-        """Take a tag away."""
+        """Remove a tag."""
         context = self._context
         words = {"actor": actor, "message": message}
         return await context.catalog.untag(context.tenant, name, tag, audited=context.audited, **words)

@@ -169,7 +169,7 @@ class Instrumentation:
                     found += await self._store.count(tenant, kind, terms, at_most=COUNTED_MAX)
                 gauges.append(Gauge(name, found, labels))
         except TidemillError as error:
-            LOG.warning("gauges could not be read, a scraper gets those of the last time: %s", error)
+            LOG.warning("gauges could not be read; the scraper gets the previous values: %s", error)
             return
         self.metrics.set_gauges(gauges)
         self._read_ms = self._clock_ms()

@@ -55,12 +55,12 @@ class LeaseRenewer:
             return lost
         except TidemillError as error:
             if not self._failing:
-                LOG.warning("leases cannot be renewed and will be tried again: %s", error)
+                LOG.warning("leases could not be renewed; retrying: %s", error)
             self._failing = True
             return ()
         except Exception:
             # A stopped renewal would lose every lease, so a bug is only logged.
-            LOG.exception("renewing leases failed and will be repeated")
+            LOG.exception("renewing leases failed; retrying")
             return ()
 
     async def renew_in_loop(self) -> None:
@@ -147,8 +147,9 @@ class HandoverPolicy:
 
     def select(self, stream: Stream, jobs: Iterable[JobSpec], settled: int) -> tuple[str, ...]:
         """The keys of the jobs of a commit to keep; `settled`: how many jobs of this worker it settles."""
-        room = self.room(stream)
-        if self.stopped or not (settled + room and (self.free > 0 or self._claimed_lately())):
+        free = self.free
+        room = self.room(stream, free)
+        if self.stopped or not (settled + room and (free > 0 or self._claimed_lately())):
             return ()
         # Those that are ready, and that this worker could claim.
         kept = [
@@ -166,9 +167,9 @@ class HandoverPolicy:
         within = self._clock_ms() - self._claimed_ms < HAND_OVER_MS
         return within and self._handed_over < HAND_OVERS_PER_CLAIM
 
-    def room(self, stream: Stream) -> int:
+    def room(self, stream: Stream, free: int) -> int:
         """How many jobs of a run may be kept beyond those that the same commit settles."""
-        return max(0, self.free) if self.is_only_worker and in_run_tree(self._only, stream.key) else 0
+        return max(0, free) if self.is_only_worker and in_run_tree(self._only, stream.key) else 0
 
 
 # Release
@@ -283,7 +284,9 @@ class ReleaseQueue:
                     continue
                 except Exception:
                     # A bug is logged, and must not keep the remaining jobs from being released.
-                    LOG.exception("giving back %d jobs failed; they wait for the end of their leases", len(leases))
+                    LOG.exception(
+                        "returning %d jobs failed; they become available when their leases expire", len(leases)
+                    )
 
 
 # Claims
@@ -362,7 +365,7 @@ class ClaimLoop:
                 await self._ambient.sleep(1_000)
             except Exception:
                 # A bug is logged, and must not leave a live process that claims nothing.
-                LOG.exception("claiming failed and will be repeated")
+                LOG.exception("claiming jobs failed; retrying")
                 await self._ambient.sleep(1_000)
 
 
@@ -390,6 +393,6 @@ class ClaimErrors:
             return
         self._reported = str(refusal)
         if self.listener is None:
-            LOG.error("no work can be claimed: %s", refusal)
+            LOG.error("the worker cannot claim jobs: %s", refusal)
         else:
             self.listener(refusal)

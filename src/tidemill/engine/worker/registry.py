@@ -18,7 +18,7 @@ import msgspec
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.runtime import MissingCapabilities, MissingCapability
 from tidemill.engine.maintenance.schedule import Cursor
-from tidemill.engine.node_types import CONFIRM_MS, forget_unoffered_types, offer_types
+from tidemill.engine.offered_types import CONFIRM_MS, forget_unoffered_types, offer_types
 from tidemill.engine.services.concurrency import KnownLimits
 from tidemill.engine.worker.held_jobs import HeldJob
 from tidemill.engine.worker.watchdog import Blockage
@@ -200,7 +200,7 @@ class Registry:
 
         def report_late() -> None:
             if not self._unreachable:
-                self._report_reach(Unavailable(f"it has said nothing for {self.options.dead_after_ms / 1000:g} s"))
+                self._report_reach(Unavailable(f"it has sent no heartbeat for {self.options.dead_after_ms / 1000:g} s"))
 
         late = asyncio.get_running_loop().call_later(self.options.dead_after_ms / 1000, report_late)
         try:
@@ -220,7 +220,7 @@ class Registry:
             # `_write` reports what is wrong with the store; the next write tries again.
             return
         except Exception:
-            LOG.exception("the node types could not be described to other processes; it will be tried again")
+            LOG.exception("the worker could not publish its node types; retrying")
 
     def _index_row(self) -> Row:
         queues = self.options.queues or ("*",)
@@ -238,7 +238,7 @@ class Registry:
             return error
         except Exception:
             # A bug is logged; a worker without a current row must go on.
-            LOG.exception("the worker could not say that it is alive; it will try again")
+            LOG.exception("the worker could not write its heartbeat; retrying")
         return None
 
     def _report_reach(self, reason: TidemillError | None) -> None:
@@ -256,7 +256,7 @@ class Registry:
             self._worker.handover.is_only_worker = False
             return
         except Exception:
-            LOG.exception("the other workers could not be looked at; it will be tried again")
+            LOG.exception("the worker could not check the other workers; retrying")
             return
         now = self._store.now_ms()
         others = [row for row in _decoded(page.rows) if row.name != self.options.name and row.state(now) == "alive"]

@@ -55,7 +55,7 @@ _ATTEMPT_ENDS: Mapping[type, str] = {
 _PROVIDERS = {"openai_responses": "openai"}
 """What the conventions call providers, where it is another word than ours."""
 _MODEL_NODES = frozenset({"llm", "classify"})
-"""Node types whose result tells of the model that was asked; agents record each call."""
+"""Node types whose result describes the model call; agents record each call."""
 _USAGE = {
     "input_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens",
@@ -86,7 +86,7 @@ class RunSpans:
         try:
             self._committed(stream, flow, before, after, events)
         except Exception:
-            LOG.exception("the spans of run %s could not be made", stream.key)
+            LOG.exception("the spans of run %s could not be created", stream.key)
 
     async def close(self) -> None:
         await asyncio.gather(*self._reading, return_exceptions=True)
@@ -150,7 +150,7 @@ class RunSpans:
             try:
                 use(msgspec.json.decode(await self._blobs.get(trace.stream.tenant, digest)))
             except TidemillError as error:
-                LOG.warning("the span of a large record could not be made: %s", error)
+                LOG.warning("the span of a large record could not be created: %s", error)
 
         task = asyncio.create_task(read(payload.digest), name="tidemill-span")
         self._reading.add(task)
@@ -211,7 +211,7 @@ class _Trace:
         return error.message if self._tracing.content else ""
 
     def run_ended(self, event: AnyEvent, ended_before: int, seq: int) -> None:
-        """A run that goes on after its end has a further span for each later end, below the first one."""
+        """A run that is reopened gets one more span for each later end, below the first one."""
         state, about = self._state, self._about() | {"tidemill.run.status": _RUN_ENDS[type(event)]}
         if state.correlation_id:
             about["tidemill.correlation.id"] = state.correlation_id
@@ -264,7 +264,7 @@ class _Trace:
     # Calls of models and tools
 
     def recorded(self, attempt: SpanPlace, seq: int, at_ms: int, record: Record) -> None:
-        """The span of a record of an agent, if it tells of a call."""
+        """The span of an agent's record, if it describes a call."""
         match record.get("t"):
             case "reply":
                 self._replied(attempt, seq, at_ms, record)
@@ -286,11 +286,10 @@ class _Trace:
                 words = {"id": call.id, "name": call.name, "arguments": call.arguments_text}
                 parts.append({"type": "tool_call", **words})
             about |= _said(parts, reply.finish_reason)
-        failed = [dict(zip(("provider", "model", "code"), each, strict=False)) for each in record.get("failed", ())]
-        self._model(attempt, seq, at_ms, record.get("ms", 0), about, failed=failed)
+        self._model(attempt, seq, at_ms, record.get("ms", 0), about)
 
     def answered(self, attempt: SpanPlace, seq: int, event: NodeCompleted, output: Values) -> None:
-        """The call of a node that asks a model: its result tells of it."""
+        """The model call of a node, as its result describes it."""
         model, finish = output.get("model", ""), output.get("finish_reason", "")
         about = _asked(output.get("provider", ""), model)
         about |= _answered(model, output.get("usage") or {}, output.get("cost"), finish)

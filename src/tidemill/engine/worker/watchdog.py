@@ -1,8 +1,8 @@
 """Notices that something blocks the worker's loop, and what.
 
-The loop moves a moment forward four times a second; a thread compares it with the clock. When the loop is late, the
+The loop writes a timestamp four times a second; a thread compares it with the clock. When the loop is late, the
 thread logs the stack of the loop's thread, and finds in its frames which attempt is at work: so nothing is paid per
-node. The event of that attempt then tells how long it blocked the loop, and the worker's row tells of the last time.
+node. The event of that attempt records how long it blocked the loop, and the worker's row shows the last time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LoopWatchdog:
         self._due = 0.0
         """When the loop is due to run again."""
         self._found: tuple[float, Place | None] | None = None
-        """The moment at which the loop was due, and who kept it."""
+        """The time at which the loop was due, and what blocked it."""
         self._blocked: dict[Place, int] = {}
         self.last: Blockage | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -103,7 +103,7 @@ class LoopWatchdog:
         else:
             # Shorter than two looks of the thread; or that could not run either, because native code kept the
             # interpreter or the process was stopped.
-            LOG.warning("the event loop was blocked for %.1f s; what blocked it was not seen", ms / 1000)
+            LOG.warning("the event loop was blocked for %.1f s; the cause is unknown", ms / 1000)
         self.last = Blockage(ms, self._ambient.now_ms(), *(place or ()))
         if place is not None:
             self._blocked[place] = self._blocked.pop(place, 0) + ms
@@ -124,7 +124,7 @@ class LoopWatchdog:
             try:
                 self._report(watched, due, now - due)
             except Exception:
-                LOG.exception("the loop is blocked, and its stack cannot be read")
+                LOG.exception("the event loop is blocked, and its stack cannot be read")
 
     def _report(self, watched: int, due: float, late_ms: float) -> None:
         frame = sys._current_frames().get(watched)

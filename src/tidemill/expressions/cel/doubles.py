@@ -105,7 +105,7 @@ def _call(call: ast.Call, bound: frozenset[str]) -> ast.Tree:
         return (_access(call, operand, name, bound) or made) if name is not None else made
     if call.function == "_%_":
         hint = "a cel condition has integers: output.n % 2 == 0"
-        raise Unsuited("% is there for integers only, and here every number is a double", hint)
+        raise Unsuited("% takes integers only, and here every number is a double", hint)
     first = _WHOLE.get(call.function, len(call.arguments))
     arguments = tuple(
         _rewritten(each, bound)

@@ -106,7 +106,7 @@ def _sized(expression: str) -> tuple[messages.Fault, ...]:
         return (messages.Fault("condition_syntax", f"a condition is limited to {EXPRESSION_MAX} characters"),)
     if len(_DOUBLING.findall(expression)) > DOUBLINGS_MAX:
         message = f"optMap and optFlatMap are limited to {DOUBLINGS_MAX} in one expression"
-        return (messages.Fault("condition_syntax", message, "ask with hasValue() ? ... : ... instead"),)
+        return (messages.Fault("condition_syntax", message, "test with hasValue() ? ... : ... instead"),)
     try:
         expression.encode()
     except UnicodeEncodeError:
@@ -146,7 +146,7 @@ def _evaluated(program: Cel, data: Json) -> bool | str:
         return str(value)
     shown = "optional" if kind == "ERROR" else kind.lower()
     raise condition_failed(
-        f"a condition must be true or false, and `{shorten(program.expression)}` is {shown}", messages.COMPARE
+        f"a condition must be true or false, but `{shorten(program.expression)}` is {shown}", messages.COMPARE
     )
 
 

@@ -45,10 +45,10 @@ _ARITHMETIC = frozenset({"_+_", "_-_", "_*_", "_/_", "_%_"})
 COMPARE = "compare the value with something: x > 0, x == 'yes', size(x) > 0"
 CONVERT = "compare values of one type: int(x), double(x) and string(x) convert"
 MIXING = "integers and doubles do not mix in arithmetic: write double(x) around the integer"
-TO_NUMBER = "int(x) and double(x) make a number of a string"
-_WHOLE = "% is there for integers only: int(x) % 2"
-_NOT_NULL = "ask x != null first"
-_TYPED = "only objects have keys: ask type(x) == map first"
+TO_NUMBER = "int(x) and double(x) convert a string to a number"
+_WHOLE = "% takes integers only: int(x) % 2"
+_NOT_NULL = "check x != null first"
+_TYPED = "only objects have keys: check type(x) == map first"
 _DEPTH = (
     f"the expression is nested more than {LEVELS_MAX} levels deep",
     "every + and - of a chain is a level: group it with parentheses, or write the parts of a composite condition",
@@ -57,9 +57,9 @@ _DEPTH = (
 _SENTENCES = (
     (r"found : _?(&&|\|\||!)_", "{0} needs true or false", "compare the value with something: x > 0, x != null"),
     (r"found : <jump_condition>", "? : needs true or false", "compare the value with something: x > 0, x != null"),
-    (r"found : <iter_range>", "only a list or an object can be gone through", "ask type(x) == list first"),
-    (r"found : @in\b", "in needs a list or an object on its right", "a text in a text is x.contains('y')"),
-    (r"found : size\b", "size is there for lists, objects and strings", "of a number, compare the number itself"),
+    (r"found : <iter_range>", "only a list or an object can be iterated over", "check type(x) == list first"),
+    (r"found : @in\b", "in needs a list or an object on its right", "to search a string, write x.contains('y')"),
+    (r"found : size\b", "size() takes lists, objects and strings", "compare the number itself"),
     (r"index=(-?\d+) size=(\d+)", "the list has {1} items, so there is no [{0}]", "ask size(...) first"),
     (
         r"Index error: expected integer type, got (\w+)",
@@ -72,17 +72,17 @@ _SENTENCES = (
         'only lists have numbers; the key of an object is x["{0}"]',
     ),
     (r'No value with name "(\w+)" found', "{0} is not available here", NO_OUTPUT),
-    (r"(?:divide|modulus) by zero", "an integer is divided by zero", "ask first: n != 0 && x / n > 1"),
-    (r"integer overflow", "the result has more than 64 bits", "compute with doubles: double(x) * 2.0"),
+    (r"(?:divide|modulus) by zero", "an integer is divided by zero", "check first: n != 0 && x / n > 1"),
+    (r"integer overflow", "the result has more than 64 bits", "use doubles: double(x) * 2.0"),
     (r"out of u?int64 range", "a number does not fit into an integer of 64 bits", "compare it as it is"),
-    (r"greater than <string>.size\(\)", "a position is behind the end of the string", "ask size(...) first"),
+    (r"greater than <string>.size\(\)", "a position is past the end of the string", "ask size(...) first"),
     (TOO_LARGE, "an integer is too large", "integers in conditions have 64 bits"),
     (
         r"Iteration budget exceeded",
-        "the expression goes through too many items",
-        "10,000 is the limit; a jsonpath condition goes further",
+        "the expression iterates over too many items",
+        "the limit is 10,000; a jsonpath condition allows more",
     ),
-    (r"bad_alloc", "the expression needs too much memory", "go through fewer items, or keep less of each"),
+    (r"bad_alloc", "the expression needs too much memory", "iterate over fewer items, or keep less of each"),
     (r"basic_string", "a string is not valid Unicode", "it holds half of a surrogate pair"),
 )
 """Sentences of the library about an evaluation: pattern, message, hint; {0} is the pattern's first group."""
@@ -91,9 +91,9 @@ _CONVERSIONS = {
     "int": "ask first: x.matches('^-?[0-9]+$')",
     "uint": "ask first: x.matches('^[0-9]+$')",
     "double": "ask first: x.matches('^-?[0-9]+([.][0-9]+)?$')",
-    "bool": "true and false are written so",
-    "timestamp": "a moment is written 2030-01-31T12:00:00Z",
-    "duration": "a duration is written 90s or 1h30m",
+    "bool": "write true or false",
+    "timestamp": "write a timestamp like 2030-01-31T12:00:00Z",
+    "duration": "write a duration like 90s or 1h30m",
 }
 
 _COMMON_MISTAKES = tuple(
@@ -104,7 +104,7 @@ _COMMON_MISTAKES = tuple(
         (r"[=!]=@=", "equality is written ==, the opposite !="),
         (r"[^=!<>]@=(?!=)", "equality is written =="),
         (r"<@>", "the opposite of == is !="),
-        (r">@>|<@<", "numbers are not shifted; a comparison is written with one sign: x > 1"),
+        (r">@>|<@<", "there are no shifts; write a comparison with one sign: x > 1"),
         (r"\bnot\s+@", "not is written !: !(x > 1)"),
         (r"@(?:and\b|&(?!&))", "and is written &&"),
         (r"@(?:or\b|\|(?!\|))", "or is written ||"),
@@ -184,7 +184,7 @@ def _fault(expression: str, line: int, column: int, message: str, roots: frozens
             if root in _FUNCTIONS_ELSEWHERE:
                 known = f"it is called {_FUNCTIONS_ELSEWHERE[root]}"
             return Fault("condition_unknown_name", f'there is no function called "{root}"', known)
-        return Fault("condition_unknown_name", f'nothing is called "{root}"', _name_hint(expression, root, roots))
+        return Fault("condition_unknown_name", f'there is no name "{root}"', _name_hint(expression, root, roots))
     if overload := _OPERANDS.match(message):
         operator, types = overload[1], overload[2].split(", ")
         if (doubles or operator in _COMPARISONS) and all(_NUMBER.match(each) for each in types):
@@ -204,11 +204,11 @@ def _syntax_words(expression: str, said: str) -> tuple[str, str | None]:
         if not expression.strip():
             return "the expression is empty", "such as output.score > 80"
         missing = [end for begin, end in ("()", "[]", "{}") if expression.count(begin) > expression.count(end)]
-        return "the expression ends too early", f"there is a {missing[0]} missing" if missing else ""
+        return "the expression ends too early", f"a {missing[0]} is missing" if missing else ""
     if "has() argument" in said:
-        return said, 'has() asks for a key by its name: has(x.key); any other key is asked for with "a key" in x'
+        return said, 'has() takes a field: has(x.key); for any other key write "a key" in x'
     lost = _LOST.search(said)
-    return (f"{shorten(lost[1], 60)} is not expected here" if lost else said), None
+    return (f"{shorten(lost[1], 60)} is unexpected here" if lost else said), None
 
 
 def _not_taken(operator: str, kinds: Iterable[str]) -> str:
@@ -226,7 +226,7 @@ def _operand_hint(operator: str, types: Iterable[str]) -> str:
     if operator in _ARITHMETIC and given <= _NUMBERS:
         return MIXING
     if operator == "@in":
-        return "on its right stands a list, or an object that is asked for a key"
+        return "its right side must be a list, or an object whose keys are searched"
     if operator in _COMPARISONS:
         return CONVERT
     return TO_NUMBER if operator in _ARITHMETIC | {"-_"} else ""
@@ -258,7 +258,7 @@ def reading_faults(found: Iterable[Chain], result: str) -> tuple[Fault, ...]:
             hint = f"write {place(node + '.output', chain.keys[1])}; a node has output and meta"
             faults.append(Fault("condition_unknown_name", f'{node} has no "{chain.keys[1]}"', hint))
     if result not in ("BOOL", "DYN"):
-        message = f"a condition must be true or false, and this is {result.lower()}"
+        message = f"a condition must be true or false, but this is {result.lower()}"
         faults.append(Fault("condition_syntax", message, COMPARE))
     return tuple(dict.fromkeys(faults))
 
@@ -282,10 +282,10 @@ def run_time_words(said: str, found: Iterable[Chain], scope: Scope) -> Words:
 def _overload_words(operator: str, given: list[str]) -> Words:
     if method := _METHOD.fullmatch(operator):
         owner = _KINDS.get(method[1], method[1])
-        hint = "string(x) makes a string of it"
+        hint = "string(x) converts it to a string"
         if operator == "(list).contains":
             hint = "whether a list has an item is written: item in list"
-        return f"{method[2]}({', '.join(given)}) is not there for {owner}", _NOT_NULL if owner == "null" else hint
+        return f"{method[2]}({', '.join(given)}) does not exist for {owner}", _NOT_NULL if owner == "null" else hint
     hint = _NOT_NULL if "null" in given else _operand_hint(operator, given)
     if "uint" in given and hint:
         hint = "an integer of 64 bits that is larger than 2^63 - 1 mixes with no other: write double(x) around both"
@@ -299,13 +299,13 @@ def _key_words(key: str | None, chains: list[Chain], scope: Scope) -> Words:
         if words is not None:
             return words
     if key is None:
-        return "a value that is not an object was asked for a key", "ask type(x) == map first"
+        return "a key was read from a value that is not an object", "check type(x) == map first"
     entry = scope.nodes.get(key)
     if isinstance(entry, Absent):
-        return f'node "{key}" {entry.reason}', f'ask "{key}" in ctx first'
+        return f'node "{key}" {entry.reason}', f'check "{key}" in ctx first'
     if entry is None and any(chain.root == "ctx" and not chain.keys for chain in chains):
         known = listing(sorted(scope.nodes)) or "none"
-        return f'the key "{key}" is missing', f"ask first whether it is in ctx; nodes in reach: {known}"
+        return f'the key "{key}" is missing', f"check first whether it is in ctx; available nodes: {known}"
     return f'the key "{key}" is missing', "ask has(...) first"
 
 
@@ -325,7 +325,7 @@ def _dead_end(chain: Chain, scope: Scope, key: str | None) -> Words | None:
     if key != keys[0]:
         return None
     reason = seen.reason if seen is not None else "is not in reach"
-    return f'node "{node}" {reason}', f"ask has({place('ctx', node)}.output) first"
+    return f'node "{node}" {reason}', f"check has({place('ctx', node)}.output) first"
 
 
 def _first_missing(where: str, value: object, keys: list[str], missing: str | None, tested: bool) -> Words | None:
@@ -338,6 +338,6 @@ def _first_missing(where: str, value: object, keys: list[str], missing: str | No
             if not about_this or (is_object and tested and number == len(keys)):
                 return None
             message, hint = lacking(where, value, each)
-            return message, hint or (f"ask has({place(where, each)}) first" if is_object else _TYPED)
+            return message, hint or (f"check has({place(where, each)}) first" if is_object else _TYPED)
         value, where = below, place(where, each)
     return None

@@ -54,7 +54,7 @@ ASKING = frozenset({"exists", "empty"})
 SHALLOW = ASKING | {operator for operator, (aggregate, _) in _AGGREGATING.items() if aggregate == "count"}
 """Operators that do not read the value that a query for one value finds."""
 
-_SEVERAL_HINT = "say what to compare: count_gt, sum_gt, min_gt, max_gt, contains, or == with a list"
+_SEVERAL_HINT = "choose what to compare: count_gt, sum_gt, min_gt, max_gt, contains, or == with a list"
 
 
 def subject(operator: str, found: Sequence[Json], single: bool, value: Json) -> Json | NoValue:
@@ -232,7 +232,7 @@ def parse_jsonpath(raw: Raw, path: str, problems: list[Problem]) -> JsonPath | N
         return None
     measured = _LENGTH.search(text) is not None
     if measured and operator is not None and operator not in _OF_LENGTH:
-        message = f".length() is one number, and {operator} is not for that"
+        message = f".length() is one number, and {operator} does not apply to it"
         problems.append(shape(message, f"{path}/operator", f"one of: {errors.listing(_OF_LENGTH)}"))
     absolute = [each for each in queries(query) if each.absolute]
     if source == "ctx":
@@ -261,7 +261,7 @@ def _source(raw: Raw, path: str, problems: list[Problem]) -> Source | None:
     given = raw.get("source", "output")
     source = _SOURCES.get(given) if isinstance(given, str) else None
     if source is None:
-        hint = "output is what this node gives, ctx are the nodes before it"
+        hint = "output is this node's output, ctx are the upstream nodes"
         problems.append(shape("source is output or ctx", f"{path}/source", hint))
     return source
 
@@ -373,7 +373,7 @@ def _title(source: Source, query: str, operator: str, value: Json) -> str:
 
 
 def _nodes(references: References, scope: Scope) -> dict[str, Json]:
-    """Return the nodes in reach that have something to show."""
+    """Return the available nodes that have something to show."""
     entries = {node: scope.nodes.get(node) for node in (scope.nodes if references.dynamic else references.nodes)}
     return {node: _entry(seen) for node, seen in entries.items() if isinstance(seen, Seen) or (seen and seen.meta)}
 

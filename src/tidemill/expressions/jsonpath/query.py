@@ -35,7 +35,7 @@ def is_pattern(pattern: str) -> bool:
 
 
 def why_no_pattern(pattern: str) -> tuple[str, str]:
-    """Say what is wrong with a text that is no regular expression, and what to do about it."""
+    """Say what is wrong with a text that is not a regular expression, and what to do about it."""
     failure = _compiled(pattern)
     if not isinstance(failure, ExpressionError):
         return "", ""

@@ -137,10 +137,10 @@ def _failed(sandbox: Sandbox, error: MontyError, scope: Scope) -> ExpressionErro
         if signal.SIGKILL.name in message:
             # Code cannot kill its interpreter, so it was killed from outside: die likewise, and the pool retries.
             os.kill(os.getpid(), signal.SIGKILL)
-        return condition_failed("the interpreter died while it ran evaluate", "the code is too much for it")
+        return condition_failed("the interpreter died while it ran evaluate", "the code needs too many resources")
     hint = ""
     if "not supported in this environment" in message:
-        hint = "a condition has no clock, chance or environment: hand in what it needs as data"
+        hint = "a condition has no clock, randomness or environment: pass what it needs as data"
     node = message.removeprefix("KeyError: ")
     if isinstance(seen := scope.nodes.get(node), Absent):
         hint = f'node "{node}" {seen.reason}: ask "{node}" in context first'

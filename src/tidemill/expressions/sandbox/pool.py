@@ -190,6 +190,6 @@ def _died(status: int, work: EvaluationRequest | SandboxTask) -> ExpressionError
 
     hint = f"{work.what} needs more than {MEMORY_MAX_MB} MB of memory, or its values are nested too deeply"
     if status == -signal.SIGKILL:
-        hint = "it was killed from outside, twice: the machine may have too little memory"
+        hint = "it was killed twice from outside: the machine may be out of memory"
     verb = "decided" if isinstance(work, EvaluationRequest) else "worked on"
     return condition_failed(f"the process that {verb} {work.what} died ({how})", hint)

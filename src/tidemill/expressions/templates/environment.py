@@ -206,7 +206,7 @@ def _method(context: ScopeContext, value: Any, name: str) -> Any:
     if isinstance(value, dict) and name == "get":
         return partial(_get, value)
     is_key = isinstance(value, dict) and name in value
-    hint = "a key is read without ()" if is_key else "many things are filters here: `x | upper`"
+    hint = "a key is read without ()" if is_key else "use a filter instead: `x | upper`"
     raise template_failed(f'{kind_of(value)} has no method "{name}"', hint)
 
 
@@ -237,7 +237,7 @@ def _key(_context: ScopeContext, value: Any) -> str:
     if isinstance(value, NotAvailable):
         value.refuse()
     if not isinstance(value, str):
-        raise template_failed(f"a key of an object is a string, not {kind_of(value)}", "turn it into one: `x | string`")
+        raise template_failed(f"a key of an object is a string, not {kind_of(value)}", "convert it: `x | string`")
     return value
 
 

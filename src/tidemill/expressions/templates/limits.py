@@ -206,9 +206,7 @@ def short(value: str) -> str:
     if len(value) > bounds.LOOP_TEXT_MAX and _CURRENT.on_loop:
         raise LoopBudgetSpent
     if len(value) > bounds.TEXT_MAX:
-        message = (
-            f"a text of {len(value)} characters is too long to be worked on, at most {bounds.TEXT_MAX} are possible"
-        )
+        message = f"a text of {len(value)} characters is too long, at most {bounds.TEXT_MAX} are possible"
         raise template_failed(message, "pass it on as it is, or search it with a regex filter")
     return value
 

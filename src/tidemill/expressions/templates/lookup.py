@@ -144,7 +144,7 @@ def explain(path: Path, scope: Scope) -> Explanation:
             # Below `ctx` there are nodes only; a name by itself may be a misspelt root.
             near = meant(path.node, scope.nodes if path.references.roots & NODE_MAPS else [*scope.nodes, *RESERVED])
             known = listing(sorted(scope.nodes)) or "none"
-            return Explanation(f'nothing here is called "{path.node}"', f"{near} nodes in reach: {known}".strip())
+            return Explanation(f'there is no name "{path.node}" here', f"{near} available nodes: {known}".strip())
         value: object = seen.meta if path.meta or isinstance(seen, Absent) else seen.output
     elif path.read is None:
         return Explanation(f"{path.text} has no value of its own", f"name one of its entries: {path.text}.NAME")

@@ -172,9 +172,7 @@ def _replace(context: ScopeContext, value: str, pattern: object, replacement: ob
 
     compiled = _ready(context, value, pattern)
     if not isinstance(replacement, str):
-        raise template_failed(
-            f"a replacement is a string, not {kind_of(replacement)}", "turn it into one: `x | string`"
-        )
+        raise template_failed(f"a replacement is a string, not {kind_of(replacement)}", "convert it: `x | string`")
     parts = _parts(compiled, replacement)
     pieces: list[str] = []
     size, end, left = len(value), 0, count if count > 0 else -1

@@ -45,7 +45,7 @@ _INSTEAD = {
     "attr": "a key is read as x.key or x[name]",
     "base64": "text becomes base64 with `b64`, and is read with `b64decode`",
     "pprint": "a value is laid out over lines with `json(indent=2)`",
-    "random": "nothing is random, so that a rendering can be repeated",
+    "random": "templates have no randomness, so that they can be rendered again",
     "to_json": "a value is written with `json`",
     "urlize": "links are written out: <a href=…>",
 }
@@ -89,7 +89,7 @@ class TemplateRewriter(NodeTransformer):
                 # Refuse a name that may mean the variable or the node; a reference must be certain.
                 reads = [each for each in self._tree.find_all(nodes.Name) if each.name == name and each.ctx == "load"]
                 hint = f'set it first, {{% set {name} = none %}}; a node of that name is nodes["{name}"]'
-                self._fault(reads[0] if reads else self._tree, f'"{name}" is read where it may not be set yet', hint)
+                self._fault(reads[0] if reads else self._tree, f'"{name}" may be read before it is set', hint)
         tree: nodes.Template = self.visit(self._tree)
         return tree
 
@@ -114,7 +114,7 @@ class TemplateRewriter(NodeTransformer):
     def _name(self, node: nodes.Name) -> nodes.Node:
         """Replace a name that stands for a value of the scope."""
         if node.name in ("self", "super"):
-            self._fault(node, f'"{node.name}" has no meaning here', f'a node of that name is nodes["{node.name}"]')
+            self._fault(node, f'"{node.name}" is not defined here', f'a node of that name is nodes["{node.name}"]')
         return self._static(node) or node
 
     def _const(self, node: nodes.Const) -> nodes.Node:

@@ -174,7 +174,7 @@ def pipeline_handler(http: Handler, carrier: SandboxExecutor) -> Handler:
         name="pipeline",
         title="Pipeline",
         icon="table",
-        description="Leads a table through steps: fetch, sort, filter, select, group, join and more.",
+        description="Processes a table in steps: fetch, sort, filter, select, group, join and more.",
         config_schema=_CONFIG,
         secret_fields=tuple(f"pipeline.*.{field}" for field in ("auth", "headers", "params", "query", "body", "url")),
         check=lambda config: chain(config_problems(config, http.type), program_problems(config)),
@@ -248,8 +248,8 @@ def source_rows(config: dict[str, Any], context: NodeContext) -> Rows:
     elif len(context.upstream) == 1:
         value = next(iter(context.upstream.values()))
     else:
-        message = f"{len(context.upstream)} nodes stand before this one ({listing(context.upstream)})"
-        raise Fail("rows_invalid", message, hint='say whose rows are meant: rows: "{{ node.output }}"')
+        message = f"{len(context.upstream)} nodes are directly upstream ({listing(context.upstream)})"
+        raise Fail("rows_invalid", message, hint='name the rows to use: rows: "{{ node.output }}"')
     return _table(value, config.get("items"))
 
 
@@ -299,7 +299,7 @@ async def _fetch(_rows: Rows, step: Step, number: int, services: PipelineService
     try:
         return _table(body, step.get("items"))
     except Fail as failure:
-        message = f"the answer, {kind_of(answer.value.get('body'))}, is no table: {failure.message}"
+        message = f"the answer, {kind_of(answer.value.get('body'))}, is not a table: {failure.message}"
         raise TableError(message, hint="name the list in the answer: items: data.results") from None
 
 
@@ -314,7 +314,7 @@ async def _filter(rows: Rows, step: Step, _number: int, services: PipelineServic
     except TableError as wrong:
         if set(condition.references.nodes) <= upstream.keys():
             raise
-        reach = f"nodes directly before this one: {listing(context.upstream) or 'none'}"
+        reach = f"direct upstream nodes: {listing(context.upstream) or 'none'}"
         raise TableError(wrong.message, field=wrong.field, row=wrong.row, hint=f"{wrong.hint}; {reach}") from None
 
 

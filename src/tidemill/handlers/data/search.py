@@ -37,9 +37,9 @@ _FIELD = {"type": "string", "minLength": 1}
 def _check(config: Any) -> Iterator[ConfigProblem]:
     query = config.get("query")
     if isinstance(query, str) and not is_template(query) and not words(query):
-        yield ConfigProblem("/query", "there is no word in the query", "letters and digits are words")
+        yield ConfigProblem("/query", "there is no word in the query", "words are made of letters and digits")
     if "rows" in config and "documents" in config:
-        yield ConfigProblem("/documents", "rows and documents exclude each other", "leave one of them out")
+        yield ConfigProblem("/documents", "rows and documents are mutually exclusive", "leave one of them out")
 
 
 SEARCH = NodeType(

@@ -182,7 +182,7 @@ def _check_comparable(values: list[Any], field: str) -> None:
         kind = kind_for_order(value)
         if kind is None:
             hint = "choose a field inside of it"
-            raise TableError(f"{kind_of(value)} cannot be put in order", field=field, row=number, hint=hint)
+            raise TableError(f"{kind_of(value)} cannot be sorted", field=field, row=number, hint=hint)
         if expected is None:
             expected = kind, number
         elif kind != expected[0]:
@@ -425,7 +425,7 @@ def _numbers(found: _Found, field: str) -> list[Any]:
     for number, value in present:
         if isinstance(value, bool) or not isinstance(value, int | float):
             hint = "count, first, last and list take anything"
-            raise TableError(f"{kind_of(value)} is no number", field=field, row=number, hint=hint)
+            raise TableError(f"{kind_of(value)} is not a number", field=field, row=number, hint=hint)
     return [value for _, value in present]
 
 

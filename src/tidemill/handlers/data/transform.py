@@ -35,7 +35,7 @@ TRANSFORM = NodeType(
     name="transform",
     title="Transform",
     icon="shuffle",
-    description="Gives a value a new shape, by templates and JSONPath queries.",
+    description="Reshapes a value with templates and JSONPath queries.",
     check=_check,
     config_schema={
         "type": "object",

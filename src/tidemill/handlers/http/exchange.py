@@ -26,14 +26,14 @@ RETRY_AFTER_MS_MAX = 86_400_000
 """The longest wait that a server can ask for: a day."""
 _QUOTED_MAX = 200
 _HINTS = {
-    401: "see `auth`: the credentials are missing or wrong",
-    403: "see `auth`: the credentials do not suffice",
-    404: "see `url`, or list 404 under `expect` if it is an answer",
+    401: "check `auth`: the credentials are missing or wrong",
+    403: "check `auth`: the credentials lack a permission",
+    404: "check `url`, or list 404 under `expect` if it is a valid response",
 }
 _HINTS_OF_KINDS = {
-    3: "see `max_redirects`, or name the final place as `url`",
-    4: "the request is not what the server expects: see what it said, or list the status under `expect`",
-    5: "the server has trouble: `retry` tries again later",
+    3: "raise `max_redirects`, or use the final address as `url`",
+    4: "the server rejected the request: read its response, or list the status under `expect`",
+    5: "the server failed: `retry` tries again later",
 }
 
 
@@ -208,7 +208,7 @@ async def _body(body: Any, context: NodeContext) -> tuple[bytes, str]:
         case {"$blob": _} if context.read is not None:
             return await context.read(body), body.get("media_type") or "application/octet-stream"
         case _:
-            raise Fail("config_invalid", "/body: this is no body", hint="write json, text or form, or give a file")
+            raise Fail("config_invalid", "/body: this is not a body", hint="write json, text or form, or give a file")
 
 
 def _credentials(auth: dict[str, Any]) -> dict[str, str]:

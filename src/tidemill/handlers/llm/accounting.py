@@ -1,4 +1,4 @@
-"""What calls of models cost: an amount is set aside before each call, and settled by what it has really cost.
+"""The cost of model calls: an amount is reserved before each call, and settled by the real cost.
 
 `limits.budget` of a run and the budget of the tenant's day hold for every node that asks a model. An agent records its
 turns itself; for nodes that ask once, `accounted` records each call of their chain of models in the log of the run.
@@ -49,7 +49,7 @@ UNBILLED = frozenset(
     }
 )
 """Codes of failed calls that cost nothing, unless the provider may have received the request before it was cut off; of
-any other it is assumed that they cost what was set aside."""
+any other call is assumed to cost the reserved amount."""
 
 
 # Amounts
@@ -73,7 +73,7 @@ def estimated(prefix_size: int, messages: Iterable[Message], settings: Settings)
 
 
 def spent_by(reply: Reply, reserved: Spend, prices: Prices | None) -> Spend:
-    """What a reply has cost; where the provider does not say, what was set aside."""
+    """The cost of a reply; where the provider does not report it, the reserved amount."""
     return reserved if reply.usage is None else amount_of(reply.usage, prices, reply.cost)
 
 
@@ -106,7 +106,7 @@ class DayBudget:
         self._place = f"{context.effect_key}/{context.attempt}"
 
     async def reserve(self, amount: Spend, seconds: float, turn: int = 0) -> str:
-        """Set an amount aside for a call that takes at most so many seconds; returns the key to settle it by."""
+        """Reserve an amount for a call of at most `seconds`; return the key to settle it by."""
         if self._accounts is None:
             return ""
         self._count += 1
@@ -114,7 +114,7 @@ class DayBudget:
         used_up = await self._accounts.reserve(key, amount, seconds)
         if used_up:
             message = f"the budget of the tenant for today has no {used_up} left"
-            raise Fail("budget_exceeded", message, hint="it is renewed at midnight UTC; the operator sets it")
+            raise Fail("budget_exceeded", message, hint="it resets at midnight UTC; the operator sets it")
         return key
 
     async def settle(self, key: str, spent: Spend) -> None:

@@ -38,7 +38,7 @@ def _check(config: Any) -> Iterator[ConfigProblem]:
             hint = f"the labels are {', '.join(labels)}"
             yield ConfigProblem("/otherwise", f"{otherwise!r} is none of the labels", hint)
     if "threshold" in config and not config.get("multi") and "otherwise" not in config:
-        yield ConfigProblem("/threshold", "nothing says which label it is below the threshold", "add `otherwise`")
+        yield ConfigProblem("/threshold", "there is no label for results below the threshold", "add `otherwise`")
 
 
 def classify_type(providers: Providers) -> NodeType:

@@ -99,16 +99,18 @@ def _short(text: str) -> str:
     return shorten(" ".join(truncate(text, _WORDS_MAX).split()), _SAID_MAX) or "nothing more"
 
 
-_OUTAGE = "allow more attempts with `retry`, or name `fallbacks` that are asked instead"
+_OUTAGE = "allow more attempts with `retry`, or name `fallbacks` to use instead"
 
 
 def _fault(status: int, words: str) -> Fault:
     if status in (401, 403):
-        return Fault("auth_failed", hint="see `api_key`: it is missing, wrong or may not use this model")
+        return Fault("auth_failed", hint="check `api_key`: it is missing, wrong or not allowed to use this model")
     if status == 402 or (_NO_MONEY.search(words) and status < 500):
-        return Fault("quota_exhausted", hint="see the account at the provider")
+        return Fault("quota_exhausted", hint="check your account at the provider")
     if status == 429 or (not status and _OVERLOADED.search(words)):
-        return Fault("rate_limited", True, "ask less often, e.g. with `limits.max_parallel`, or allow more attempts")
+        return Fault(
+            "rate_limited", True, "send fewer requests, e.g. with `limits.max_parallel`, or allow more attempts"
+        )
     if status >= 500 or status in (408, 409, 425):
         return Fault("provider_unavailable", True, _OUTAGE)
     if status == 413 or _TOO_LONG.search(words):
@@ -116,11 +118,11 @@ def _fault(status: int, words: str) -> Fault:
     if _REFUSED.search(words):
         return Fault("content_refused", hint="say it differently")
     if _NO_MODEL.search(words):
-        return Fault("model_unknown", hint="see `model`: the provider has none of this name")
+        return Fault("model_unknown", hint="check `model`: the provider has no model of this name")
     if not status:
         return Fault("provider_unavailable", True, _OUTAGE)
     wrong_place = status == 404 or status < 400
-    hint = "see `base_url`: it mostly ends with /v1, and redirects are not followed" if wrong_place else ""
+    hint = "check `base_url`: it usually ends with /v1, and redirects are not followed" if wrong_place else ""
     return Fault("provider_refused", hint=hint)
 
 
@@ -320,8 +322,8 @@ def endpoint_provider(wire: WireFormat, fetcher: Fetcher, now_ms: Callable[[], i
 def _unreachable(settings: Settings, cause: str) -> str:
     """What to look at when no model answers at an address."""
     configured = "`base_url` of the node" if settings.base_url else f"the address of `provider: {settings.provider}`"
-    what = f"no model answers at {shown(settings.url)}, {configured}: see that it runs there and is reachable from here"
-    more = "correct `base_url`, or name `fallbacks` that are asked instead"
+    what = f"no model answers at {shown(settings.url)}, {configured}: check that it runs and is reachable from here"
+    more = "correct `base_url`, or name `fallbacks` to use instead"
     return "; ".join(part for part in (what, more, cause) if part)
 
 
@@ -462,7 +464,7 @@ class _Endpoint:
     def _unreadable(self, body: bytes, error: Exception) -> Fail:
         message = f"this is not what {self._wire.title} answers: {error}"
         page = body.lstrip().startswith(b"<")
-        hint = "see `base_url`: there is a web page at that address; it mostly ends with /v1" if page else ""
+        hint = "check `base_url`: there is a web page at that address; it usually ends with /v1" if page else ""
         return Fail("response_invalid", message, retryable=not page, hint=hint)
 
 

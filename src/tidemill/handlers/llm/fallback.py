@@ -80,7 +80,7 @@ def _failed_call(settings: Settings, error: Fail) -> FailedCall:
 
 
 def combined(failures: list[tuple[Settings, Fail]]) -> Fail:
-    """The failure of a chain: its first one that can be retried, or else its first one; notes tell of the others."""
+    """The failure of a chain: its first retryable one, or else its first one; notes list the others."""
     retryable = [error for _, error in failures if error.retryable]
     chosen = retryable[0] if retryable else failures[0][1]
     for settings, error in failures:

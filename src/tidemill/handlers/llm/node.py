@@ -114,7 +114,7 @@ _STOP = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1, "maxI
 def _check(config: Any) -> Iterator[ConfigProblem]:
     yield from check_model(config)
     if "prompt" not in config and "messages" not in config:
-        yield ConfigProblem("", "there is nothing to ask", "write `prompt` or `messages`")
+        yield ConfigProblem("", "there is no prompt", "write `prompt` or `messages`")
     if "first_token_seconds" in config and config.get("stream") in (None, False):
         yield ConfigProblem("/first_token_seconds", "only a stream has a first token", "add stream: true")
 

@@ -337,7 +337,7 @@ def _select_answer(answers: list[Any] | dict[str, Any], prompt: str, turn: int) 
         found = [pattern for pattern in answers if _matches(pattern, prompt)]
         if not found:
             hint = "a pattern such as .* stands for every other prompt"
-            raise Fail("script_unmatched", f"no scripted answer suits {shorten(prompt, 200)!r}", hint=hint)
+            raise Fail("script_unmatched", f"no scripted answer matches {shorten(prompt, 200)!r}", hint=hint)
         selected = answers[max(found, key=lambda pattern: (len(pattern), pattern))]
         answers = selected if isinstance(selected, list) else [selected]
     if not answers:

@@ -81,7 +81,7 @@ def instructed(system: str, messages: list[Message], form: Any) -> tuple[Message
         parts, messages = [*parts, messages[0]["content"]], messages[1:]
     if form is not None:
         schema = msgspec.json.encode(form).decode()
-        parts.append(f"Answer with JSON that suits this JSON Schema, and with nothing else:\n{schema}")
+        parts.append(f"Answer with JSON that matches this JSON Schema, and with nothing else:\n{schema}")
     return (*([{"role": "system", "content": "\n\n".join(parts)}] if parts else []), *messages)
 
 
@@ -126,7 +126,7 @@ def check_reply(reply: Reply) -> None:
         raise Fail("content_refused", f"the model does not answer: {reason}", hint="say it differently")
     if not reply.text.strip() and not reply.tool_calls:
         cut = reply.finish_reason == CUT_SHORT
-        hint = "raise max_tokens: the model used all of them before it said anything" if cut else ""
+        hint = "raise max_tokens: the model used all of them before it answered" if cut else ""
         raise Fail("empty_answer", "the model answered with nothing", retryable=not cut, hint=hint)
 
 

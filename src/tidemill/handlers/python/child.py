@@ -155,7 +155,7 @@ class WorkerConnection:
 
     def ask(self, what: str, value: Any, call: int) -> bytes | None:
         if self._forked:
-            raise RuntimeError("a forked copy of the process cannot ask for anything")
+            raise RuntimeError("a forked copy of the process cannot call the engine")
         data = frame(protocol.encode(protocol.Ask(what, encode_value(value))))
         with self._cancel.deferred(), self._lock:
             self._check(call)

@@ -219,7 +219,7 @@ class FunctionSignature(NamedTuple):
             unknown = next((arg for arg in args if arg not in known and arg != "context"), "")
             said = f"it has no parameter `{unknown}`" if unknown else str(error)
             hint = offered(unknown, known)
-            raise Fail("arguments_invalid", f"args do not fit {self._name}: {said}", hint=hint) from None
+            raise Fail("arguments_invalid", f"args do not match {self._name}: {said}", hint=hint) from None
 
     def checked(self, result: T) -> T:
         """The same result. Raises Fail if it does not fit its type hint; one to be awaited is not looked at yet."""
@@ -252,7 +252,7 @@ class FunctionSignature(NamedTuple):
 def _misfit(hint: Any, value: Any, error: BaseException) -> str:
     text = repr(value)
     text = text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
-    return f"is to be {shown(hint)}, and {text} is not: {error}"
+    return f"must be {shown(hint)}, but {text} is not: {error}"
 
 
 # Results.

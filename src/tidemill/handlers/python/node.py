@@ -50,7 +50,7 @@ def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
         hint = "use a branch with one node per function"
         return ConfigProblem("/function", message, hint, code="function_not_constant")
     if not is_import_path(name):
-        message = f"{name} is no import path: it names one function of a module"
+        message = f"{name} is not an import path: it names one function of a module"
         return ConfigProblem("/function", message, "write module:function", code="function_unknown")
     if imports is None or imports.allow(name):
         return None
@@ -67,7 +67,7 @@ def _function_not_granted(name: str) -> ConfigProblem:
 
 def _check_limits(config: Json) -> Iterator[ConfigProblem]:
     if config.get("limits") and config.get("isolation") in (None, "inline", "thread"):
-        message = "limits are those of a process, and the function does not run in one"
+        message = "limits apply to a process, and the function does not run in one"
         yield ConfigProblem("/limits", message, "write isolation: process, or use timeout_seconds")
 
 

@@ -118,7 +118,7 @@ class FunctionCall:
             try:
                 message = protocol.decode_message(body)
             except msgspec.DecodeError as error:
-                why = f"the function ended with something that is no outcome: {error}"
+                why = f"the function ended with an invalid outcome: {error}"
                 raise Fail("answer_invalid", why) from error
             match message:
                 case protocol.Ask(what, value):

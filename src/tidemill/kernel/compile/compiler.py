@@ -193,9 +193,9 @@ def check_joins(draft: NormalizedDraft, graph: Graph) -> None:
             continue
         edges = len(graph.into[number])
         if not edges:
-            hint = "leave `join` away, or let the node depend on others"
+            hint = "remove `join`, or add dependencies"
             draft.place(number).problem(
-                "join_on_entry", "join", "nothing leads here, so there is nothing to join", hint
+                "join_on_entry", "join", "the node has no incoming edges, so there is nothing to join", hint
             )
         elif isinstance(join, dict) and join["quorum"] > edges:
             message = f"a quorum of {join['quorum']} can never be reached by {edges} incoming edges"

@@ -168,7 +168,7 @@ def check_graph(graph: Graph, draft: NormalizedDraft) -> None:
     for number, name in enumerate(graph.ids):
         if number not in reached:
             message = f"node `{shown(name)}` cannot be reached from any entry"
-            found.problem("unreachable_node", paths[number], message, "it lies on or behind the cycle")
+            found.problem("unreachable_node", paths[number], message, "it is on or downstream of the cycle")
 
 
 def walk(adjacent: Sequence[Sequence[int]] | Mapping[int, Sequence[int]], starts: Iterable[int]) -> Iterator[int]:
@@ -370,7 +370,7 @@ def find_loops(draft: NormalizedDraft, graph: Graph) -> Loops:
             _too_deep(draft, number)
             return loops
         if entry not in body:
-            message = f"the loop goes back to `{shown(draft.nodes[entry]['id'])}`, from which no path leads here"
+            message = f"the loop goes back to `{shown(draft.nodes[entry]['id'])}`, which has no path to this node"
             hint = "name this node or an ancestor"
             draft.place(number).problem("loop_back_not_ancestor", "loop/loop_back_to", message, hint)
             body = {number}
@@ -412,7 +412,7 @@ def _body(graph: Graph, entry: int, exit_: int) -> tuple[set[int], int]:
 
 def _too_deep(draft: NormalizedDraft, number: int) -> None:
     message = f"loops are nested more than {NESTING_MAX} levels deep"
-    draft.place(number).problem("loops_too_deep", "loop", message, "unite some of the loops")
+    draft.place(number).problem("loops_too_deep", "loop", message, "merge some of the loops")
 
 
 def _well_formed(draft: NormalizedDraft, graph: Graph, entry: int, exit_: int, body: set[int], loops: Loops) -> bool:
@@ -439,11 +439,11 @@ def _well_formed(draft: NormalizedDraft, graph: Graph, entry: int, exit_: int, b
 def _crosses(draft: NormalizedDraft, graph: Graph, edge: Edge, entry: int, exit_: int, *, enters: bool) -> None:
     source, target, first, last = (shown(graph.ids[number]) for number in (*edge, entry, exit_))
     code, verb, end = ("loop_entered_inside", "enters", first) if enters else ("loop_left_inside", "leaves", last)
-    hint = f"let `{first}` depend on `{source}`, or go back to a node before `{source}`"
+    hint = f"let `{first}` depend on `{source}`, or go back to a node upstream of `{source}`"
     if not enters:
-        way = f"let `{target}` depend on `{last}`, or put it on a way to `{last}`"
+        way = f"let `{target}` depend on `{last}`, or put it on a path to `{last}`"
         hint = f"{way}; only error and rejection paths may leave"
-    message = f"edge {source} → {target} {verb} the loop {first} … {last} elsewhere than at `{end}`"
+    message = f"edge {source} → {target} {verb} the loop {first} … {last} at a node other than `{end}`"
     draft.place(exit_).problem(code, "loop", message, hint)
 
 
@@ -465,5 +465,5 @@ def _nest(draft: NormalizedDraft, loops: Loops, sound: set[int]) -> None:
                 shared = min(loops.bodies[inner] & loops.bodies[outer])
                 names = [shown(draft.nodes[number]["id"]) for number in (inner, outer, shared)]
                 message = "the loops of `{}` and `{}` overlap at `{}` but neither contains the other".format(*names)
-                hint = "let one go back to a node inside or before both"
+                hint = "let one go back to a node inside or upstream of both"
                 draft.place(inner).problem("loops_overlap", "loop", message, hint)

@@ -89,9 +89,9 @@ class Reading:
                 place, name = self.draft.place(number), shown(self.graph.ids[other])
                 if number == other:
                     hint = "conditions and compensators see the node's own result as `output`"
-                    place.problem("self_reference", key, "refers to its own output, which is not there yet", hint)
+                    place.problem("self_reference", key, "refers to its own output, which does not exist yet", hint)
                 else:
-                    hint = f"let it depend on `{name}`, if that is what it means"
+                    hint = f"make it depend on `{name}` if you need its output"
                     place.problem(
                         "reference_not_ancestor", key, f"refers to `{name}`, which cannot have run by then", hint
                     )
@@ -243,7 +243,7 @@ class TemplateLimits:
             message = f"the templates of the document have more than {self._parts_max} names, values and tags"
         else:
             message = f"the document has more than {self._templates_max} different templates"
-        hint = "hand data in as inputs and loop over it, or split the workflow"
+        hint = "pass data as inputs and loop over it, or split the workflow"
         place.problem("too_many_templates", at, message, hint)
         place.found.refuse()
 
@@ -292,7 +292,7 @@ def template_uses(
         if not reach.roots <= allowed:
             check_roots(place, use, allowed | {SECRETS} if _is_secret(steps, secret_fields) else allowed, secret_fields)
             if SECRETS in reach.roots and not _LONE_SECRET.fullmatch(text):
-                message = "a secret stands alone or within fixed text: without filters, other values or expressions"
+                message = "a secret may only stand alone or in fixed text, without filters, other values or expressions"
                 place.problem("secret_not_alone", at, message, "write {{ secrets.NAME }}")
         uses.append(use)
     return uses

@@ -58,7 +58,7 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
     if isinstance(approval, Problem):
         return approval
     if not command.actor:
-        return problem("actor_missing", "the decision names no person", "say who you are")
+        return problem("actor_missing", "the decision names no person", "pass the name of the person")
     user = as_user(command.actor)
     if isinstance(command, Delegate) and _delegated_to(approval, user) == as_user(command.to):
         return None
@@ -85,7 +85,7 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
     earlier = _earlier(approval, user)
     if earlier and earlier != command.verb:
         who = "you" if approval.status == "pending" else approval.decided_by
-        message = f"it was decided otherwise already: {earlier} by {who}"
+        message = f"it was already decided: {earlier} by {who}"
         return problem("decision_conflict", message, "see `tidemill approvals show`")
     return None
 
@@ -94,10 +94,10 @@ def _approval(state: State, command: Decide | Delegate) -> Approval | Problem:
     visit = state.peek(command.node)
     act = peek_at(visit, command.index)
     if command.visit and command.visit < visit.visit:
-        message = f"node {command.node} is at visit {visit.visit} by now"
+        message = f"node {command.node} is already at visit {visit.visit}"
         return problem("approval_closed", message, "decide on the present visit")
     if act is None or act.approval is None or command.visit > visit.visit:
-        return problem("approval_unknown", f"node {command.node} waits for no decision", "see `approvals list`")
+        return problem("approval_unknown", f"node {command.node} is not waiting for a decision", "see `approvals list`")
     return act.approval
 
 
@@ -142,12 +142,12 @@ def _earlier(approval: Approval, user: str) -> str:
 def _refuse_delegation(approval: Approval, state: State, user: str, name: str) -> Problem | None:
     to = as_user(name)
     if approval.status != "pending":
-        message = f"the approval is {approval.status}, there is nothing to pass on"
+        message = f"the approval is {approval.status}, so it cannot be delegated"
         return problem("approval_closed", message, "see `tidemill approvals list`")
     if len(approval.delegated) >= DELEGATIONS_MAX:
-        return problem("delegation_invalid", f"it was passed on {DELEGATIONS_MAX} times already", "decide it")
+        return problem("delegation_invalid", f"it was already delegated {DELEGATIONS_MAX} times", "decide it")
     if name.startswith(ROLE) or to == user:
-        return problem("delegation_invalid", "a decision is passed on to another person", "name a user")
+        return problem("delegation_invalid", "a decision is delegated to another person", "name a user")
     if to in _excluded(approval, state):
         return _four_eyes(to)
     if any(vote.by in (user, to) for vote in approval.votes):

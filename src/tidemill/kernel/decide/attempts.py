@@ -52,7 +52,7 @@ def take_result(builder: DecisionBuilder, result: commands.Result) -> None:
         return
     phase = phase_of(node, builder.state.peek(node.id), result.index)
     if not outcome_allowed(phase, result):
-        message = f"a {OUTCOME_NAMES[type(result.outcome)]} is no outcome at this point of the visit"
+        message = f"a {OUTCOME_NAMES[type(result.outcome)]} is not an outcome at this point of the visit"
         visits.fail_for_good(
             builder, node, result.index, Error("outcome_not_allowed", message), AttemptFacts(token=result.token)
         )

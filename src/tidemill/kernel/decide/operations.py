@@ -40,7 +40,7 @@ def refuse_reopening(builder: DecisionBuilder, sure: tuple[str, ...]) -> Problem
     unsure = [name for name in unknown_outcomes(builder.flow, state) if name not in sure]
     if unsure:
         message = f"the outcome of {', '.join(unsure)} is unknown"
-        return problem("outcome_unknown", message, "override it with its value, or say that it did not happen")
+        return problem("outcome_unknown", message, "override it with its value, or declare that it did not happen")
     return None
 
 
@@ -165,7 +165,7 @@ def refuse_rewind(builder: DecisionBuilder, command: Rewind) -> Problem | None:
     unsure = [name for name in running if name not in command.confirmed_not_done]
     if unsure:
         message = f"{', '.join(unsure)} is running, and its outcome would be unknown"
-        return problem("outcome_unknown", message, "let it end, or say that it did not happen")
+        return problem("outcome_unknown", message, "wait for it to end, or declare that it did not happen")
     return None
 
 
@@ -246,12 +246,12 @@ def _again(state: State, node: Node, target: str, reset: set[str]) -> Reopened:
 def refuse_override(builder: DecisionBuilder, command: Override) -> Problem | None:
     node, visit = builder.flow.by_id[command.node], builder.state.peek(command.node)
     if command.visit not in (0, visit.visit):
-        hint = "leave the visit out to settle the latest"
+        hint = "leave out the visit to settle the latest"
         return problem("visit_over", f"node {node.id} is at visit {visit.visit}, not {command.visit}", hint)
     act = peek_at(visit, command.index)
     if act is None:
         message = f"node {node.id} has no item {command.index} that was queued"
-        hint = "it is no map, or has no list: settle the node"
+        hint = "it is not a map, or has no list: settle the node"
         if visit.map is not None:
             count = visit.map.count
             hint = f"its items are 0 to {count - 1}, and an item can be settled once it was queued"
@@ -268,14 +268,14 @@ def refuse_override(builder: DecisionBuilder, command: Override) -> Problem | No
 def _unsettleable(node: Node, visit: Visit, act: Activation, again: str) -> Problem | None:
     """Why a visit or item in this state cannot be overridden; `again` is the hint how to run it again."""
     if act is not visit and stays(visit):
-        message = f"node {node.id} is {visit.status}, and its items are over with it"
+        message = f"node {node.id} is {visit.status}, and its items ended with it"
         return problem("node_ended", message, again)
     if act.status in ("QUEUED", "RUNNING"):
         return problem("node_live", f"node {node.id} is {act.status}", "let it end, or cancel the run")
     if act.status in ("COMPLETED", "SKIPPED"):
         return problem("node_ended", f"node {node.id} is {act.status}, and that is final", again)
     if act.status == "FAILED" and act.output is not None:
-        return problem("node_ended", f"node {node.id} failed, and the run has gone on", again)
+        return problem("node_ended", f"node {node.id} failed, and the run has continued", again)
     if act.wait is not None and act.wait.on == "loop":
         message = f"node {node.id} has its result and waits for the rest of its loop"
         return problem("node_live", message, "let the rest of the loop end, or settle what it waits for")
@@ -286,7 +286,7 @@ def _bad_route(node: Node, command: Override) -> Problem | None:
     if command.next_nodes is None:
         return None
     if command.output is None or not node.routed:
-        message = "only a value of a node with a branch or loop has a way to go"
+        message = "only the value of a node with a branch or loop can choose next nodes"
         return problem("route_not_allowed", message, "leave the next nodes out")
     strange = [name for name in command.next_nodes if name not in node.outbound]
     if strange:

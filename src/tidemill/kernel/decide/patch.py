@@ -77,11 +77,11 @@ def problems(flow: Workflow, state: State, patch: Patch) -> Iterator[Problem]:
     """Every reason why a patch cannot be applied to a run."""
     if patch.base != state.digest:
         hint = "read the run's document again and make the patch against it"
-        yield Problem(code="patch_stale", message="the run has another graph by now", path="/base", hint=hint)
+        yield Problem(code="patch_stale", message="the graph of the run has changed since", path="/base", hint=hint)
         return
     if patch.expected_seq and patch.expected_seq != state.seq:
         message = f"the run is at event {state.seq}, not {patch.expected_seq}"
-        yield Problem(code="patch_stale", message=message, path="/expected_seq", hint="look at the run again")
+        yield Problem(code="patch_stale", message=message, path="/expected_seq", hint="read the run again")
     if state.status == "COMPLETED":
         yield Problem(code="run_completed", message="the run is COMPLETED, and that is final", hint="fork it instead")
         return
@@ -114,7 +114,7 @@ def _node_problems(old: Workflow, new: Workflow, state: State) -> Iterator[Probl
         elif _relists(old, after, state) and _items_begun(visit):
             yield Problem(
                 code="patch_items_begun",
-                message=f"items of {node.id} have begun: those of another list would be taken for them",
+                message=f"items of {node.id} have begun: items of another list would be mistaken for them",
                 path=f"/nodes/{node.id}/map",
                 hint=f"fork the run with this patch, beginning at {node.id}",
             )

@@ -7,7 +7,7 @@ from tidemill.kernel.model import Retry
 
 LOST_IN_A_ROW_MAX = 5
 
-SET_ASIDE = "the workers that took it were lost before they could record anything"
+SET_ASIDE = "the workers that claimed it were lost before they recorded anything"
 
 
 def set_aside(lost: int) -> bool:

@@ -25,7 +25,7 @@ def refuse_rollback(builder: DecisionBuilder) -> Problem | None:
     if state.live:
         return Problem(code="run_not_ended", message=f"the run is {state.status}", hint="cancel it first")
     if state.rollback == "running":
-        hint = "wait for its end; `tidemill why` says how far it is"
+        hint = "wait until it ends; `tidemill why` shows its progress"
         return Problem(code="rollback_running", message="the run is being rolled back already", hint=hint)
     if state.rollback == "done":
         hint = "everything that could be undone is undone"

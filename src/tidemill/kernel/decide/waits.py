@@ -84,7 +84,7 @@ def begin_wait(builder: DecisionBuilder, node: Node, index: int, request: WaitRe
 
 
 def _child_budget(builder: DecisionBuilder, request: WaitRequested) -> Budget | None:
-    """What a child run gets of the budget of this one: what was asked for, or all that is left; None is no limit."""
+    """What a child run gets of the budget of this one: what was asked for, or all that is left; None means no limit."""
     if request.on != "child":
         return None
     share = share_of(request.budget, budget_left(builder))
@@ -130,7 +130,7 @@ def wait_over(builder: DecisionBuilder, node: Node, index: int, output: Payload)
 def wait_expired(builder: DecisionBuilder, node: Node, index: int, chance: float = 0.5) -> None:
     """Fail the attempt with a retryable time-out."""
     leave_wait(builder, node, index, close=True)
-    error = Error("timeout", f"no end of the wait within {node.timeout_ms} ms", retryable=True)
+    error = Error("timeout", f"the wait did not end within {node.timeout_ms} ms", retryable=True)
     visits.attempt_failed(
         builder, node, index, Failed(error=error, unknown_outcome=True), chance, AttemptFacts(cause=builder.cause)
     )
@@ -144,7 +144,7 @@ def refuse_signal(builder: DecisionBuilder, signal: Signal) -> Problem | None:
     known = builder.flow.signals
     if known is not None and signal.name not in known and state.listening.get(signal.name) is None:
         hint = f"signals: {', '.join(sorted(known)) or 'none'}"
-        return Problem(code="signal_unknown", message=f"no node waits for a signal {signal.name}", hint=hint)
+        return Problem(code="signal_unknown", message=f"no node is waiting for a signal {signal.name}", hint=hint)
     if len(state.signals) >= SIGNALS_MAX and _taker(builder, signal.name) is None:
         message = f"the run keeps {SIGNALS_MAX} signals that no node has taken"
         return Problem(code="signals_full", message=message, hint="wait until nodes have taken some")

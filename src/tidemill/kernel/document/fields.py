@@ -67,7 +67,7 @@ def read_table(place: DocumentPath, raw: Mapping[str, Json], table: Table) -> di
             continue
         name, reader, rank = entry
         if name in read:
-            place.problem("conflicting_keys", key, f"`{key}` says again what another key has said", f"keep `{name}`")
+            place.problem("conflicting_keys", key, f"`{key}` repeats another key", f"keep `{name}`")
             continue
         result = reader(place, key, value)
         if result is not None:
@@ -325,7 +325,7 @@ def seed_limits(place: DocumentPath, key: str, value: Json) -> Json:
     return read.get("deadline_s") if read else None
 
 
-_ON_ERROR = dict.fromkeys(("ignore", "skip", "pass"), "write continue: the run goes on with the error as the output")
+_ON_ERROR = dict.fromkeys(("ignore", "skip", "pass"), "write continue: the run continues with the error as the output")
 
 
 def on_error(place: DocumentPath, key: str, value: Json) -> Json:
@@ -376,10 +376,10 @@ def branch(place: DocumentPath, key: str, value: Json) -> Json:
         wanted, other = other, wanted
     if not read.get(wanted) and not (wanted in value and wanted not in read):
         inner.problem(
-            "empty_branch", "", f"the branch is {read['type']} but has no `{wanted}`", "it could never choose"
+            "empty_branch", "", f"the branch is {read['type']} but has no `{wanted}`", "it could never choose a node"
         )
     if other in read:
-        inner.problem("conflicting_keys", other, f"`{other}` means nothing in a branch that is {read['type']}")
+        inner.problem("conflicting_keys", other, f"`{other}` has no effect in a branch of type {read['type']}")
     return read
 
 
@@ -492,7 +492,7 @@ def _renamed(place: DocumentPath, config: dict[str, Json]) -> dict[str, Json]:
     for key, value in config.items():
         name = _AGENT_SPELLINGS.get(key, key)
         if name in read or (name != key and name in config):
-            place.problem("conflicting_keys", key, f"`{key}` says again what `{name}` has said", f"keep `{name}`")
+            place.problem("conflicting_keys", key, f"`{key}` repeats `{name}`", f"keep `{name}`")
             continue
         read[name] = value
     return read
@@ -522,8 +522,8 @@ def read_node(place: DocumentPath, raw: Json, given_id: str | None = None) -> di
         if raw.get("config") is not None:
             place.problem("conflicting_keys", "config_ref", "`config` and `config_ref` are both given", "keep one")
         else:
-            hint = "leave one of the two away"
-            place.warning("ignored_key", "config_ref", "`config_ref` is ignored beside an inline configuration", hint)
+            hint = "remove one of the two"
+            place.warning("ignored_key", "config_ref", "`config_ref` is ignored because `config` is given", hint)
             del node["config_ref"]
     kind = str(node.get("type")).partition("@")[0]
     if kind == "agent" and isinstance(node.get("config"), dict):

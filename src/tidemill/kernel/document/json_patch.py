@@ -77,12 +77,14 @@ def _operation(found: ProblemCollector, place: str, raw: Json) -> Operation | No
     target = _spot(found, place, raw, "path")
     source = _spot(found, place, raw, "from") if name in _WITH_SOURCE else target
     if name in _WITH_VALUE and "value" not in raw:
-        hint = "null is a value too, but it has to be written"
+        hint = "null is a value too: write it out"
         found.problem("patch_invalid", place, f"`{name}` needs a `value`", hint)
     if name is None or target is None or source is None:
         return None
     if name == "remove" and not target.steps:
-        found.problem("patch_invalid", target.patch_path, "the whole document cannot be removed", "name a part of it")
+        found.problem(
+            "patch_invalid", target.patch_path, "the whole document cannot be removed", "name a part of the document"
+        )
     if name == "move" and inside(target.steps, source.steps):
         found.problem("patch_invalid", target.patch_path, "a value cannot be moved into itself", "copy it instead")
     return Operation(name, place, target, source, raw.get("value"))
@@ -95,7 +97,9 @@ def _name(found: ProblemCollector, place: str, raw: dict[str, Json]) -> str | No
     if "op" not in raw:
         message = "`op` is missing"
     else:
-        message = f"`{shown(name)}` is no operation" if isinstance(name, str) else f"`op` is a word, not {kind(name)}"
+        message = (
+            f"`{shown(name)}` is not an operation" if isinstance(name, str) else f"`op` is a word, not {kind(name)}"
+        )
     nearest = found.nearest(name, NAMES) if isinstance(name, str) else ""
     place = f"{place}/op" if "op" in raw else place
     found.problem("patch_invalid", place, message, nearest or f"one of {', '.join(NAMES)}")
@@ -379,7 +383,7 @@ def _test_failed(operation: Operation, value: Json) -> Rejected:
     spot = operation.target
     name = f"`{shown(spot.pointer, POINTER_SHOWN_MAX)}`" if spot.steps else "the document"
     message = f"{name} is {_brief(value)}, not {_brief(operation.value)}"
-    hint = "look at the document as it is now and make the patch again"
+    hint = "read the present document and make the patch again"
     return rejected("patch_test_failed", message, path=operation.place, hint=hint)
 
 

@@ -85,7 +85,7 @@ def with_stand_ins(document: Json) -> tuple[Json, list[Problem]]:
     for each in borrowed_in(copy):
         if each.digest is not None:
             each.fill(_PLACEHOLDERS[each.field])
-            message = f"what {each.key} names is not checked here, but when the document is published"
+            message = f"the content of {each.key} is checked only when the document is published"
             warnings.append(Problem(code="condition_ref_unchecked", message=message, path=each.path))
     return copy, warnings
 
@@ -191,7 +191,7 @@ def draft_of(raw: Json) -> NormalizedDraft:
     if found.problems:
         return draft
     if not isinstance(raw, dict):
-        found.problem("not_a_mapping", "", "the document is not a mapping", "it begins with keys such as `name`")
+        found.problem("not_a_mapping", "", "the document is not a mapping", "start with keys such as `name`")
         return draft
     place = DocumentPath(found, "", "")
     document = fields.read_table(place, raw, DOCUMENT)
@@ -307,7 +307,7 @@ def parse_conditions(draft: NormalizedDraft) -> dict[int, list[Use]]:
             left -= leaves
             if left < 0:
                 message = f"all conditions of the document together are made of more than {leaves_max} simple ones"
-                hint = "decide in a node before, or split the workflow"
+                hint = "compute the decision in an upstream node, or split the workflow"
                 draft.place(position).problem("too_many_conditions", clause.key, message, hint)
                 return uses
             # A condition that is too large is refused when it is parsed; it may be too large to be encoded.

@@ -332,7 +332,7 @@ class _Composer:
         return value
 
     def _refuse_tag(self, event: Any) -> None:
-        hint = "leave the tag away or use a string"
+        hint = "remove the tag, or use a string"
         self._report("not_json", event, f"the tag {shown(event.tag)} has no JSON form", hint)
 
     def _alias(self, event: Any) -> Json:
@@ -344,7 +344,7 @@ class _Composer:
         value = self.anchors[name]
         unfinished = [self.open, *(container for container, _ in self.stack)]
         if isinstance(value, dict | list) and any(value is container for container in unfinished):
-            self._report("yaml_alias", event, f"`*{shown(name)}` stands inside the value it repeats")
+            self._report("yaml_alias", event, f"`*{shown(name)}` is inside the value it repeats")
             return None
         return self._copy(value, len(self.stack), event)
 

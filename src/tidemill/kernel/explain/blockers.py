@@ -184,7 +184,7 @@ class Retry(Blocker, frozen=True, kw_only=True, tag="retry"):
 
 
 class Timer(Blocker, frozen=True, kw_only=True, tag="timer"):
-    """It sleeps. With `expires` its time-out comes before it would wake."""
+    """It sleeps. With `expires` its time-out comes first."""
 
     wakes_ms: int | None
     expires: bool = False
@@ -247,7 +247,7 @@ class Wait(Blocker, frozen=True, kw_only=True, tag="wait"):
 
 
 class Missing(Blocker, frozen=True, kw_only=True, tag="missing"):
-    """The state calls for a job that the store does not have."""
+    """The state needs a job that the store does not have."""
 
     job: str
     """Its key; empty when nothing leads to the visit."""

@@ -1,4 +1,4 @@
-"""Ended runs: the first cause of a failure, what followed from it, how to go on; and the history of one node.
+"""Ended runs: the root cause of a failure, what followed from it, how to continue; and the history of one node.
 
 The node's history reads the log, because only the log records what conditions decided. All texts are public output.
 """
@@ -104,10 +104,10 @@ def chain_of(cause: Cause, found: OutcomeCounts, visit: Visit) -> tuple[Link, ..
         links.append(Link(what="node", words=f"{label(cause.node, cause.visit)} failed{after} with {text}"))
         links.append(Link(what="run", words=f"the run failed with {cause.node}"))
     else:
-        before = f" before {cause.node} could begin" if cause.node else ""
+        before = f" before {cause.node} could start" if cause.node else ""
         links.append(Link(what="run", words=f"the run failed{before} with {text}"))
     if found.failed_with.count:
-        words = f"{_counted(found.failed_with.count, 'node')} behind it failed with it and never began"
+        words = f"{_counted(found.failed_with.count, 'node')} downstream of it failed with it and never started"
         links.append(Link(what="failed_with", words=words, nodes=found.failed_with))
     if found.cancelled.count:
         words = f"{_counted(found.cancelled.count, 'node')} cancelled"
@@ -132,29 +132,25 @@ def not_undone(state: State) -> CompletedStep | None:
 
 
 def way_on(state: State, found: OutcomeCounts) -> tuple[str, str]:
-    """What lets an ended run go on, and the command for it."""
+    """How an ended run can continue, and the command for it."""
     if state.rollback == "running":
-        return "a run that is being rolled back does not go on", ""
+        return "a run that is being rolled back cannot continue", ""
     undo = not_undone(state)
     if undo is not None:
-        words = (
-            f"put right what kept {label(undo.node, undo.visit, undo.index)} from being undone, then roll back again"
-        )
+        words = f"fix what kept {label(undo.node, undo.visit, undo.index)} from being undone, then roll back again"
         return words, "tidemill runs rollback {run}"
     if state.status == "COMPLETED":
         return "", ""
     if state.rollback != "none":
-        words = (
-            "a run that was rolled back does not go on: fork it at a node before what was undone, or start a new one"
-        )
+        words = "a run that was rolled back cannot continue: fork it upstream of what was undone, or start a new run"
         return words, "tidemill runs fork {run} --node NODE"
     if found.unsure.count:
         name = found.unsure.names[0]
-        words = f"the outcome of {name} is unknown: settle it with its value, or say that it did not happen"
+        words = f"the outcome of {name} is unknown: settle it with its value, or declare that it did not happen"
         return words, f"tidemill runs override {{run}} {name} --value VALUE"
     if state.status == "FAILED":
-        return "correct the cause, then retry the run: what completed stays", "tidemill runs retry {run}"
-    return "retry the run: what completed stays", "tidemill runs retry {run}"
+        return "fix the cause, then retry the run: completed nodes keep their results", "tidemill runs retry {run}"
+    return "retry the run: completed nodes keep their results", "tidemill runs retry {run}"
 
 
 STEPS_MAX = 20
@@ -197,7 +193,7 @@ def _headline(name: str, own: Sequence[PathStep], waits: Sequence[AnyBlocker]) -
     if waits:
         return waits[0].words
     if not own:
-        return f"{name} has not begun"
+        return f"{name} has not started"
     step = own[-1]
     targets = f" and went to {', '.join(step.went)}" if step.went else ""
     why = f": {step.why}" if step.why else ""

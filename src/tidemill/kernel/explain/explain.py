@@ -1,7 +1,7 @@
 """Why a run is where it is: what each unfinished visit waits for, or how the run ended.
 
 `explain` is a pure, total function of the workflow, the state and what the store and the workers report, so it works on
-any moment of any log. It returns data; front ends render it. `survey` looks at every node once, and blockers are built
+any point of any log. It returns data; front ends render it. `survey` looks at every node once, and blockers are built
 only for the listed ones: keep the cost linear.
 """
 
@@ -22,8 +22,8 @@ from tidemill.kernel.state import RollbackStatus, RunStatus, State
 
 _NOUNS = {
     "worker": ("waits for a worker", "wait for workers"),
-    "lease": ("is being worked on", "are being worked on"),
-    "retry": ("waits for its next attempt", "wait for their next attempts"),
+    "lease": ("is running", "are running"),
+    "retry": ("is waiting for its next attempt", "are waiting for their next attempts"),
     "timer": ("sleeps", "sleep"),
     "person": ("waits for people", "wait for people"),
     "signal": ("waits for a signal", "wait for signals"),
@@ -40,11 +40,11 @@ _LEFT_MAX = 3
 
 def _live_headline(state: State, blockers: Sequence[AnyBlocker], counts: Mapping[str, int]) -> str:
     if not blockers:
-        return f"the run is {state.status} and waits for nothing that is known"
+        return f"the run is {state.status} and is not waiting for anything known"
     first = blockers[0]
     others = {kind: counts.get(kind, 0) - (kind == first.kind) for kind in _NOUNS}
     rest = [f"{number} {_NOUNS[kind][number > 1]}" for kind, number in others.items() if number]
-    return f"{first.words}; besides, {', '.join(rest)}" if rest else first.words
+    return f"{first.words}; also, {', '.join(rest)}" if rest else first.words
 
 
 def _ended_headline(state: State, cause: ended.Cause | None, blockers: Sequence[AnyBlocker]) -> str:
@@ -58,7 +58,7 @@ def _ended_headline(state: State, cause: ended.Cause | None, blockers: Sequence[
             words = f"the run was cancelled: {state.reason}" if state.reason else "the run was cancelled"
         case "COMPLETED":
             tolerated = f", tolerated failures: {state.tolerated}" if state.tolerated else ""
-            unread = f", signals that were never read: {len(state.signals)}" if state.signals else ""
+            unread = f", unread signals: {len(state.signals)}" if state.signals else ""
             words = f"the run completed{tolerated}{unread}"
         case _:
             return "there is no such run"
@@ -69,13 +69,13 @@ def _rollback(state: State, blockers: Sequence[AnyBlocker]) -> str:
     if state.rollback == "running" and blockers:
         return f"; {blockers[0].words}"
     if state.rollback == "done":
-        return "; what it had done was undone"
+        return "; its effects were undone"
     if state.rollback != "partial":
         return ""
     more = " and more" if len(state.undo_left) > _LEFT_MAX else ""
     keys = (key.rsplit("/", 2) for key in state.undo_left[:_LEFT_MAX])
     names = ", ".join(label(node, int(visit), int(index)) for node, visit, index in keys)
-    return f"; its rollback left something undone: {names}{more}"
+    return f"; its rollback could not undo: {names}{more}"
 
 
 BOUNDS = Bounds()
@@ -89,7 +89,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stuck: str = ""
     """Why a worker gave up on the run for now; the other fields are still filled."""
     newer: str = ""
-    """What a newer version has written, and which workers go on with it; if it is the log, only `status` is known."""
+    """What a newer version has written, and which workers continue it; if it is the log, only `status` is known."""
     since_ms: int | None
     """Since when the headline is true, if known."""
     blockers: tuple[AnyBlocker, ...] = ()
@@ -117,11 +117,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     warnings: tuple[str, ...] = ()
     """What is odd about a run that completed."""
     unblock: str = ""
-    """What lets an ended run go on; a live run has it in each blocker."""
+    """How an ended run can continue; a live run has it in each blocker."""
     command: str = ""
 
     def __str__(self) -> str:
-        """For `print`: the headline, what the run waits for, and what lets it go on."""
+        """For `print`: the headline, what the run is waiting for, and how it can continue."""
         roots = [each for each in self.blockers if each.root] or self.blockers
         waits = (": ".join(filter(None, (self._words(each), each.unblock))) for each in roots)
         return "\n  ".join(filter(None, (self.headline, self.stuck, *waits, self.unblock)))
@@ -144,7 +144,7 @@ def explain(
 ) -> Explanation:
     """Explain what a run waits for, or how it ended; defined for every state.
 
-    `jobs` are those of the run, read at about the same moment as the state; `workers` is None when they are unknown.
+    `jobs` are those of the run, read at about the same time as the state; `workers` is None when they are unknown.
     """
     facts = ExplainInput(workflow, state, jobs, now_ms, workers, bounds)
     return _live(facts) if state.live else _ended(facts)

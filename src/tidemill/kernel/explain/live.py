@@ -30,8 +30,8 @@ _DOES = {
 }
 RESUME = "tidemill runs resume {run}"
 WORK = "tidemill worker"
-_AUDIT = "the next audit puts it back; nothing is lost"
-_FREE = "a worker becomes free; one more makes it quicker"
+_AUDIT = "the reconciler restores it; nothing is lost"
+_FREE = "a worker becomes free; start another to speed it up"
 
 
 def common_fields(case: WaitingVisit, since_ms: int | None, until_ms: int | None = None) -> dict[str, Any]:
@@ -68,17 +68,17 @@ _SERVE = f"{WORK} --queues {{queue}}"
 _NEEDS = {
     "no_worker": Help("no worker is running", "start a worker", WORK),
     "silent": Help(
-        "those workers that are running have not been heard of for a while",
-        "see what they print: perhaps they cannot write to the store",
+        "all workers have stopped sending heartbeats",
+        "check their output: perhaps they cannot write to the store",
         "tidemill workers",
     ),
     "no_queue": Help("no worker on queue {queue}", "start a worker that serves queue {queue}", _SERVE),
     "no_type": Help(
-        "no worker knows type {type}", "start a worker on queue {queue} that knows {type}", f"{_SERVE} --app MODULE"
+        "no worker has type {type}", "start a worker on queue {queue} that has {type}", f"{_SERVE} --app MODULE"
     ),
     "elsewhere": Help(
-        "no worker on queue {queue} knows type {type}, but {other} does on other queues",
-        "let a worker that knows {type} serve queue {queue}",
+        "no worker on queue {queue} has type {type}, but {other} does on other queues",
+        "let a worker that has {type} serve queue {queue}",
         f"{_SERVE} --app MODULE",
     ),
     "lacking": Help(
@@ -94,18 +94,18 @@ _NEEDS = {
         "start a worker on queue {queue} that has it{because}",
         f"{_SERVE} --allow-import MODULE",
     ),
-    "value": Help("a value that it needs cannot be had: {lacking}", "{hint}"),
-    "later": Help("its job was put aside for a while", "it is taken up again by itself"),
+    "value": Help("a value that it needs is not available: {lacking}", "{hint}"),
+    "later": Help("its job was postponed", "a worker retries it automatically"),
     "killer": Help(
         f"it is set aside: {SET_ASIDE}", "find out what kills them, then pause and resume the run to try it again"
     ),
-    "lost": Help("its worker was lost; it waits for another on queue {queue}", _FREE),
+    "lost": Help("its worker was lost; it is waiting for another on queue {queue}", _FREE),
     "limited": Help(
-        "waits for a free worker on queue {queue}, or for a free place under a concurrency limit",
+        "waiting for a free worker on queue {queue}, or for a free slot under a concurrency limit",
         "nothing, or raise the limit",
         "tidemill concurrency",
     ),
-    "busy": Help("waits for a free worker on queue {queue}", _FREE),
+    "busy": Help("waiting for a free worker on queue {queue}", _FREE),
 }
 """By need, or by a special case of it."""
 
@@ -124,9 +124,9 @@ def start_worker(
         "queue": queue,
         "type": type_,
         "other": elsewhere[0] if elsewhere else "",
-        "lacking": "it is not known what" if lacking is None else lacking.message,
+        "lacking": "the cause is unknown" if lacking is None else lacking.message,
         "because": f": {hint}" if hint else "",
-        "hint": hint or "see where it is kept",
+        "hint": hint or "check where it is stored",
     }
     return Help(*(text.format_map(values) for text in _NEEDS[key]))
 
@@ -154,7 +154,7 @@ def unclaimed(facts: ExplainInput, case: WaitingVisit) -> blockers.Worker:
         alive=unable[:limit],
         able_elsewhere=elsewhere,
         lacking=lacking,
-        words=f"{case.label} is due to wake: {words}" if waits else f"{case.label} is queued: {words}",
+        words=f"{case.label} is due to wake up: {words}" if waits else f"{case.label} is queued: {words}",
         unblock=unblock,
         command=command,
         **common_fields(case, since_ms, job.ready_at_ms if need == "later" else None),
@@ -165,10 +165,10 @@ def holder(facts: ExplainInput, job: JobFact, does: str) -> Help:
     """Texts for a leased job, which depend on whether its worker still responds; `does` names the activity."""
     name = f"worker {job.owner or 'without a name'}"
     if facts.silent_since_ms(job) is None:
-        unblock = "it ends by itself; if the worker is lost, another takes over when its lease has run out"
+        unblock = "wait for it to end; if the worker is lost, another takes over when its lease expires"
         return Help(f"{name} {does}", unblock)
-    unblock = "another worker takes over when its lease has run out, unless it is heard of before"
-    return Help(f"{name}, which has fallen silent, {does}", unblock)
+    unblock = "another worker takes over when its lease expires, unless its heartbeats resume"
+    return Help(f"{name}, which has stopped sending heartbeats, {does}", unblock)
 
 
 def leased(facts: ExplainInput, case: WaitingVisit) -> blockers.Lease:
@@ -208,9 +208,9 @@ def backing_off(facts: ExplainInput, case: WaitingVisit) -> blockers.Retry:
         tries=act.failures + 1,
         max_attempts=limit,
         error=shown(act.error),
-        words=f"{case.label} is tried again{code}: {_attempt_text(act.attempt + 1, act.failures + 1, limit)}"
+        words=f"{case.label} is retried{code}: {_attempt_text(act.attempt + 1, act.failures + 1, limit)}"
         + (", once the run is resumed" if facts.paused else ""),
-        unblock="resume the run: it is tried again after that" if facts.paused else "it is tried again by itself",
+        unblock="resume the run: it is retried after that" if facts.paused else "a worker retries it automatically",
         command=RESUME if facts.paused else "",
         **common_fields(case, act.since_ms or case.visit.since_ms, max(act.retry_at_ms or 0, _job(case).ready_at_ms)),
     )
@@ -231,14 +231,14 @@ def missing(_: ExplainInput, case: WaitingVisit) -> blockers.Missing:
     if case.act.status == "PENDING":
         return blockers.Missing(
             job="",
-            words=f"nothing that is under way leads to {case.label}",
-            unblock="settle it by hand",
+            words=f"no active node leads to {case.label}",
+            unblock="settle it manually",
             command=f"tidemill runs override {{run}} {case.node.id} --value VALUE",
             **common,
         )
     key = job_key(case.node, case.visit, case.item, case.act)
     return blockers.Missing(
-        job=key, words=f"{case.label} calls for a job that the store does not have: {key}", unblock=_AUDIT, **common
+        job=key, words=f"{case.label} needs a job that the store does not have: {key}", unblock=_AUDIT, **common
     )
 
 
@@ -254,7 +254,7 @@ def items_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Items:
             broken.append(blockers.BrokenItem(index=index, attempts=act.attempt, error=shown(act.error)))
     running, waiting = counts["RUNNING"], counts["WAITING"]
     queued, unqueued = items.flying - running - waiting, items.count - items.done - items.flying
-    parts = {"queued": queued, "running": running, "waiting": waiting, "not let in yet": unqueued}
+    parts = {"queued": queued, "running": running, "waiting": waiting, "not started yet": unqueued}
     counted = [f"{number} {word}" for word, number in parts.items() if number > 0]
     return blockers.Items(
         count=items.count,
@@ -268,7 +268,7 @@ def items_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Items:
         listed=min(items.flying, facts.bounds.items),
         broken=tuple(broken),
         words=f"{case.label} has {items.done} of {items.count} items ({', '.join(counted)})",
-        unblock="it goes on with the ends of its items",
+        unblock="it continues as its items end",
         **common_fields(case, case.visit.since_ms),
     )
 
@@ -288,8 +288,8 @@ def timer(_: ExplainInput, case: WaitingVisit) -> blockers.Timer:
     return blockers.Timer(
         wakes_ms=wait.until_ms,
         expires=expires,
-        words=f"{case.label} {sleeps}" + (", and its time-out comes before it would wake" if expires else ""),
-        unblock="it wakes by itself" if not expires else "it times out by itself",
+        words=f"{case.label} {sleeps}" + (", and its time-out comes first" if expires else ""),
+        unblock="it wakes up automatically" if not expires else "it times out automatically",
         **common_fields(case, wait.since_ms, wait.expires_ms if expires else wait.until_ms),
     )
 
@@ -315,7 +315,7 @@ def approval_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Person:
         on_timeout=then,
         escalate_to=approval.escalate_to,
         url=approval.url,
-        words=f"{case.label} waits for people, with {text} so far: {approval.title}",
+        words=f"{case.label} is waiting for people, with {text} so far: {approval.title}",
         unblock=f"{asked} may decide" + ("" if expires is None else f"; without a decision in time, {then_text}"),
         command=f"tidemill approvals decide {{run}} {case.node.id} approve{_item_option(case)}",
         **common_fields(case, approval.requested_ms, expires),
@@ -338,7 +338,7 @@ def signal(_: ExplainInput, case: WaitingVisit) -> blockers.Signal:
     assert wait is not None, "a signal has a wait"
     return blockers.Signal(
         name=wait.name,
-        words=f"{case.label} waits for the signal {wait.name}",
+        words=f"{case.label} is waiting for the signal {wait.name}",
         unblock=f"send the signal {wait.name}",
         command=f"tidemill runs signal {{run}} {quote(wait.name)}",
         **common_fields(case, wait.since_ms, wait.expires_ms),
@@ -349,14 +349,14 @@ def child_run(facts: ExplainInput, case: WaitingVisit) -> blockers.Child:
     wait, job = case.act.wait, case.job
     assert wait is not None, "a child run has a wait"
     need: Need | Literal[""] = ""
-    words, unblock = f"waits for its child run {wait.name}", "the child ends; ask what it waits for itself"
+    words, unblock = f"is waiting for its child run {wait.name}", "the child run ends; ask why it is waiting"
     command = f"tidemill why {quote(wait.name)}"
     if not wait.started and job is not None and not facts.holds(job):
         need = facts.why_unclaimed(job)
         text, unblock, command = start_worker(need, job.queue, "")
         if need == "value" and job.unread is not None:
             text, unblock = job.unread.message, job.unread.hint
-        words = f"asked for a child run {wait.name} that no worker has started yet: {text}"
+        words = f"requested a child run {wait.name} that no worker has started yet: {text}"
     return blockers.Child(
         child=wait.name,
         started=wait.started,
@@ -370,14 +370,14 @@ def child_run(facts: ExplainInput, case: WaitingVisit) -> blockers.Child:
 
 def waits(_: ExplainInput, case: WaitingVisit) -> blockers.Wait:
     wait = case.act.wait
-    on, name = ("something without a name", "") if wait is None else (wait.on, wait.name)
-    text = f"{on} {name}".strip() or "something without a name"
+    on, name = ("something unnamed", "") if wait is None else (wait.on, wait.name)
+    text = f"{on} {name}".strip() or "something unnamed"
     return blockers.Wait(
         on=on,
         name=name,
         expires_ms=None if wait is None else wait.expires_ms,
-        words=f"{case.label} waits for {text}",
-        unblock="whatever it waits for happens, or it is settled by hand",
+        words=f"{case.label} is waiting for {text}",
+        unblock="wait for it to happen, or settle the node manually",
         command=f"tidemill runs override {{run}} {case.node.id} --value VALUE{_item_option(case)}",
         **common_fields(case, None if wait is None else wait.since_ms, None if wait is None else wait.until_ms),
     )
@@ -404,7 +404,7 @@ def run_blockers(facts: ExplainInput) -> Iterator[AnyBlocker]:
 
 
 def _lost_job(facts: ExplainInput, key: str, what: str) -> blockers.Missing:
-    words = f"{what} calls for a job that the store does not have: {key}"
+    words = f"{what} needs a job that the store does not have: {key}"
     return blockers.Missing(
         job=key, status=facts.state.status, since_ms=facts.state.last_ms, words=words, unblock=_AUDIT
     )
@@ -419,13 +419,13 @@ def _outputs(facts: ExplainInput) -> blockers.Outputs | blockers.Missing:
             owner=job.owner, until_ms=job.lease_expires_at_ms, words=text, unblock=unblock, **common
         )
     if facts.paused:
-        words = "the outputs are still to be rendered, but the run is paused"
+        words = "the outputs are not rendered yet, but the run is paused"
         return blockers.Outputs(words=words, unblock="resume the run", command=RESUME, root=False, **common)
     if job is None:
         return _lost_job(facts, key_of("outputs"), "the rendering of the outputs")
     need = facts.why_unclaimed(job)
     text, unblock, command = start_worker(need, job.queue, "", lacking=job.unread)
-    words = f"the outputs of the run are still to be rendered: {text}"
+    words = f"the outputs of the run are not rendered yet: {text}"
     return blockers.Outputs(need=need, words=words, unblock=unblock, command=command, **common)
 
 
@@ -439,8 +439,8 @@ def deadline_of(facts: ExplainInput) -> blockers.Deadline | None:
         since_ms=state.created_ms,
         until_ms=state.deadline_ms,
         root=False,
-        words="the deadline has passed and the run is about to fail" if passed else "the run has a deadline",
-        unblock="a retry after it has failed gives it a fresh deadline",
+        words="the deadline has passed; the run is about to fail" if passed else "the run has a deadline",
+        unblock="retrying the failed run gives it a new deadline",
     )
 
 
@@ -459,7 +459,7 @@ def _rollback(facts: ExplainInput) -> blockers.Rollback:
         "left_count": len(left),
         "status": state.status,
     }
-    so_far = f"; {len(left)} will be left as they are" if left else ""
+    so_far = f"; {len(left)} cannot be undone" if left else ""
     if undo is None:
         words = f"the run is being rolled back{so_far}"
         return blockers.Rollback(compensator="", attempt=0, max_attempts=0, words=words, unblock=_AUDIT, **common)
@@ -503,7 +503,7 @@ def _why_step_waits(
         return "", holder(facts, job, "works on it")
     if undo.retry_at_ms is not None and max(undo.retry_at_ms, job.ready_at_ms) > facts.now:
         code = "" if undo.error is None else f" after {undo.error.code}"
-        return "retry", Help(f"which is tried again{code}", "it is tried again by itself")
+        return "retry", Help(f"which is retried{code}", "a worker retries it automatically")
     need = facts.why_unclaimed(job, type_)
     elsewhere = facts.workers.elsewhere(job.queue, type_) if facts.workers is not None else ()
     return need, start_worker(need, job.queue, type_, elsewhere, job.unread or facts.lacking(job, type_))

@@ -106,15 +106,15 @@ def behind_edges(upstream: Upstream, facts: ExplainInput, case: WaitingVisit) ->
         "undecided": edges,
         "origins": upstream.named(names),
         "more_origins": len(names) > facts.bounds.origins,
-        "unblock": f"it goes on when {live} has ended" if len(names) == 1 else f"it goes on with the ends of {live}",
+        "unblock": f"it continues when {live} has ended" if len(names) == 1 else f"it continues when {live} have ended",
     }
     # The sources of the undecided edges, and the live nodes above them if those are others.
     waited = [edge.loop or edge.source for edge in edges]
     notes = (f", but the loop of {edge.loop} may come back to it" if edge.loop else "" for edge in edges)
     text = ", ".join(f"{edge.source} ({edge.status}{note})" for edge, note in zip(edges, notes, strict=True))
-    sources = text if set(names) <= set(waited) else f"{text}, in the end for {live}"
+    sources = text if set(names) <= set(waited) else f"{text}, ultimately for {live}"
     if case.kind == "edge":
-        return Edge(words=f"{case.label} waits for {sources}", **common)
+        return Edge(words=f"{case.label} is waiting for {sources}", **common)
     return _join(case, sources, common)
 
 
@@ -132,7 +132,7 @@ def _join(case: WaitingVisit, sources: str, common: dict[str, Any]) -> Join:
         dead=visit.dead,
         of=of,
         needed=needed,
-        words=f"{case.label} {text}; it waits for {sources}",
+        words=f"{case.label} {text}; it is waiting for {sources}",
         **common,
     )
 
@@ -145,7 +145,7 @@ def behind_limit(facts: ExplainInput, case: WaitingVisit) -> Limit:
         max_parallel=limit,
         in_flight=flying,
         words=f"{case.label} is ready and number {place} in the queue: {flying} are in flight, max_parallel is {limit}",
-        unblock="it begins when enough of those in flight have ended",
+        unblock="it starts when enough of those in flight have ended",
         **common_fields(case, case.visit.since_ms),
     )
 
@@ -157,7 +157,7 @@ def behind_body(upstream: Upstream, facts: ExplainInput, case: WaitingVisit) -> 
     return Loop(
         body=names,
         body_count=len(busy),
-        words=f"{case.label} has its result; the next pass of its loop waits for {', '.join(names)}{more}",
-        unblock="the next pass begins when nothing else of the loop's body is in flight",
+        words=f"{case.label} has its result; the next pass of its loop is waiting for {', '.join(names)}{more}",
+        unblock="the next pass starts when no other node of the loop body is in flight",
         **common_fields(case, case.visit.since_ms),
     )

@@ -111,7 +111,7 @@ class Approvals(InvariantGroup):
     def requested(self, event: ev.ApprovalRequested) -> None:
         wait = self.ledger.act(event).wait
         waits = wait is not None and wait.on == "human"
-        self._check("approval-asked", waits, f"{event.node} waits for no decision")
+        self._check("approval-asked", waits, f"{event.node} is not waiting for a decision")
         self._check("approval-asked", key_of(event) not in self.asked, f"{event.node} has asked already")
         self.asked[key_of(event)] = AskedApproval(event)
 
@@ -134,7 +134,7 @@ class Approvals(InvariantGroup):
             self._check_entitled(asked, event.by)
             self._check("four-eyes", not self._is_involved(asked, event.to), f"{event.to} may not decide")
             other = event.to != event.by and event.to.startswith("user:")
-            self._check("approver", other, "a decision is passed on to another person")
+            self._check("approver", other, "a decision is delegated to another person")
             asked.delegations[event.by], asked.delegations[event.to] = False, True
 
     def returned(self, event: ev.ApprovalReturned) -> None:
@@ -193,7 +193,7 @@ class Approvals(InvariantGroup):
     def _pending(self, event: ev.ApprovalEvent) -> AskedApproval | None:
         asked = self.asked.get(key_of(event))
         pending = asked is not None and not asked.closed
-        self._check("approval-open", pending, f"{event.node} waits for no decision")
+        self._check("approval-open", pending, f"{event.node} is not waiting for a decision")
         return asked if pending else None
 
     def _close(self, asked: AskedApproval, event: ev.ApprovalEvent, reason: str) -> None:

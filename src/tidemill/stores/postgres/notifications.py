@@ -131,12 +131,12 @@ class Hints:
             try:
                 connection = await self._link.connect()
                 self.listening.set()
-                # What happened before is not told.
+                # Notifications from before the subscription are lost.
                 self._received(None)
                 async for notification in connection.notifies():
                     self._receive(notification.channel, notification.payload)
             except (psycopg.Error, TidemillError, OSError) as error:
-                LOG.debug("hints of other processes are not heard: %s", error)
+                LOG.debug("notifications of other processes are not received: %s", error)
             await self._link.drop()
             self._parts.clear()
             await asyncio.sleep(0.5)
@@ -157,7 +157,7 @@ class Hints:
                 self._frame(name, int(version), base64.b64decode("".join(self._parts.pop((process, name)))))
         except ValueError as error:
             # Another version may say more than this one understands.
-            LOG.debug("a hint is not understood: %s", error)
+            LOG.debug("a notification could not be decoded: %s", error)
 
     async def close(self) -> None:
         tasks = [task for task in (self._listener, self._sender) if task is not None]

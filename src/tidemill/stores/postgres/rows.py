@@ -104,7 +104,7 @@ def _entries(along: int, others: Sequence[int], below: Place, walked: int) -> di
 
 
 async def count(readers: Readers, tenant: str, kind: str, terms: Sequence[str], at_most: int) -> int:
-    """How many rows have all terms, as the index tells."""
+    """Count the rows that have all terms, by the index."""
     along, others = await _rarest_first(readers, tenant, kind, terms, LESS_RARE)
     if not others:
         found = await readers.fetch(SQL["count_terms"], (at_most, Bigints([along])), tenant=tenant)

@@ -80,7 +80,7 @@ def place_at(url: str) -> Place:
     if "@" in login or not database.isdigit():
         raise _bad_url()
     if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,40}", options.get("prefix", PREFIX)):
-        message = f"{options['prefix']!r} is no prefix of keys: up to 40 letters, digits and _.:-"
+        message = f"{options['prefix']!r} is not a key prefix: up to 40 letters, digits and _.:-"
         raise rejected("store_option_unknown", message, path="/prefix")
     partitions = options.get("partitions", "0")
     if not re.fullmatch(r"\d{1,3}", partitions) or int(partitions) > PARTITIONS_MAX:
@@ -158,12 +158,12 @@ def _meant(error: BaseException, place: Place) -> TidemillError:
         return rejected("store_unusable", f"the certificate of {place.name} is not trusted: {why}", hint=hint)
     if code in ("OOM", "MISCONF"):
         what = "its memory is full (maxmemory)" if code == "OOM" else "it cannot write to its disk"
-        return DiskFull(f"{place.name} takes no writes, because {what}; make room: {text}")
+        return DiskFull(f"{place.name} accepts no writes, because {what}; free some: {text}")
     if code in ("READONLY", "NOREPLICAS"):
         hint = "name the primary server; several may be given as host1:port,host2:port"
         return rejected("store_read_only", f"{place.name} is a replica, or takes no writes: {text}", hint=hint)
     if code in ("NOAUTH", "WRONGPASS") or "without any password" in text or "AUTH <password>" in text:
-        hint = "see user and password in the URL, and `requirepass` or the ACL of the server"
+        hint = "check user and password in the URL, and `requirepass` or the ACL of the server"
         return rejected("store_unusable", f"{place.name} refuses the connection: {text}", hint=hint)
     if code == "NOPERM":
         hint = f"give the user ~{place.prefix}:* &{place.prefix}:* +@all -@dangerous +info +config|get +role"
@@ -178,7 +178,7 @@ def _meant(error: BaseException, place: Place) -> TidemillError:
         return emptied(place)
     if code in ("CROSSSLOT", "ERR", "WRONGTYPE"):
         return rejected("store_damaged", message, hint="another program may use the same keys; choose another prefix")
-    return Unavailable(f"{place.name} cannot be reached: {text}; see that the server runs")
+    return Unavailable(f"{place.name} cannot be reached: {text}; check that the server runs")
 
 
 def emptied(place: Place) -> Rejected:
@@ -312,7 +312,7 @@ class Script(NamedTuple):
 
 
 class Nodes:
-    """Which server serves which partition. On a cluster the servers tell; else it is the one that takes writes."""
+    """Which server serves which partition. A cluster reports it; otherwise it is the server that accepts writes."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -393,7 +393,7 @@ class Link:
                     self._nodes.moved(self.partition, str(error))
                     self.drop()
                 elif code == "READONLY":
-                    # The server has become a replica: another one may be the primary by now.
+                    # The server has become a replica: another one may have become the primary.
                     self._nodes.failed(self.partition)
                     self.drop()
             except Cut as error:
@@ -416,7 +416,7 @@ class Link:
             made.close()
 
     async def close(self) -> None:
-        """Drop the connection for good, and wait until its socket is closed."""
+        """Close the connection permanently, and wait until its socket is closed."""
         self._closed = True
         if self._connecting is not None:
             await asyncio.gather(self._connecting, return_exceptions=True)

@@ -93,7 +93,7 @@ class Hints:
                 made.send("SUBSCRIBE", self.channels + b"work", *(self._of_streams() if self._streams else ()))
                 await asyncio.shield(made.lost)
             except (Answer, Cut, OSError, TimeoutError) as error:
-                LOG.debug("hints of other processes are not heard: %s", error)
+                LOG.debug("notifications of other processes are not received: %s", error)
             self._connection, self.hears_itself = None, False
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
@@ -102,7 +102,7 @@ class Hints:
         kind, channel, data = message
         name = channel[len(self.channels) :]
         if kind == b"subscribe":
-            # What happened before is not told.
+            # Notifications from before the subscription are lost.
             if name == b"work":
                 self._work()
             elif name == b"records":

@@ -22,8 +22,8 @@ from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
 from tidemill.stores.redis.database import (
     CALL_SECONDS,
     CONNECT_SECONDS,
-    PARTITIONS_MAX,
     VERSION_MIN,
+    Address,
     Answer,
     Argument,
     Connection,
@@ -62,33 +62,42 @@ async def enter(nodes: Nodes) -> Entered:
     """Check the server and open the store, which is made if it does not exist."""
     place = nodes.place
     try:
-        made = await _reach(nodes)
-        try:
-            refuse_unfit(place, await _facts(made), nodes.warnings)
-        finally:
-            made.close()
+        refuse_unfit(place, await _reached(nodes), nodes.warnings)
         return await _enter(nodes)
     except (Answer, Cut, OSError, TimeoutError) as error:
         raise translate(error, place, opened=False) from error
 
 
-async def _reach(nodes: Nodes) -> Connection:
-    """A connection to the first address that answers."""
-    for number in range(len(nodes.place.addresses), 0, -1):
+async def _reached(nodes: Nodes) -> dict[str, str]:
+    """What the first server says that answers and takes writes, else the last of those that the URL names.
+
+    After a failover the first one may be a replica.
+    """
+    for left in reversed(range(len(nodes.place.addresses))):
         try:
-            return await connect(nodes.place, nodes.of(0))
+            facts = await _asked(nodes.place, nodes.of(0))
+            if not left or facts.get("role", "master") == "master":
+                return facts
         except (Cut, OSError, TimeoutError):
-            if number == 1:
+            if not left:
                 raise
-            nodes.failed(0)
+        nodes.failed(0)
     raise AssertionError
+
+
+async def _asked(place: Place, address: Address) -> dict[str, str]:
+    made = await connect(place, address)
+    try:
+        return await _facts(made)
+    finally:
+        made.close()
 
 
 async def recorded(place: Place) -> Entered | None:
     """The store at a place, if there is one."""
     nodes = Nodes(place)
     try:
-        (await _reach(nodes)).close()
+        await _reached(nodes)
         link = Link(nodes, 0)
         try:
             return await _open(Partition(nodes, 0), link, "", 0)
@@ -160,7 +169,7 @@ def _other_partitions(place: Place, count: int) -> Rejected:
 
 
 async def _facts(made: Connection) -> dict[str, str]:
-    """What a server says about itself; what it does not tell is missing."""
+    """The facts that a server reports about itself; those it does not report are missing."""
     facts: dict[str, str] = {}
     asked = [("INFO", section) for section in ("server", "replication", "cluster")]
     for told in await asyncio.gather(*(made.call(*command) for command in asked)):
@@ -210,10 +219,12 @@ def _role(facts: dict[str, str]) -> Setting:
 def _appendonly(facts: dict[str, str]) -> Setting:
     value = facts.get("appendonly")
     if value is None:
-        meaning = "the server does not tell whether it keeps what is written"
-        return Setting("appendonly", "unknown", "warning", meaning, "allow CONFIG GET, or ask who runs the server")
+        meaning = "the server does not reveal whether it persists writes"
+        return Setting(
+            "appendonly", "unknown", "warning", meaning, "allow CONFIG GET, or ask the server's administrator"
+        )
     if value == "no":
-        what = "CONFIG SET appendonly yes, and the same in its file; or write ?durability=none if that may be"
+        what = "CONFIG SET appendonly yes, and the same in its file; or write ?durability=none if you accept that"
         return Setting("appendonly", value, "error", "a restart of the server loses everything", what)
     return Setting("appendonly", value, "ok", "committed runs survive a restart of the server", "")
 
@@ -228,14 +239,14 @@ def _appendfsync(facts: dict[str, str]) -> Setting:
         if value == "everysec"
         else "committed runs survive a killed server; a power cut may lose about the last half minute"
     )
-    return Setting("appendfsync", value, "warning", meaning, "CONFIG SET appendfsync always, if that must not be")
+    return Setting("appendfsync", value, "warning", meaning, "CONFIG SET appendfsync always to prevent that")
 
 
 def _policy(facts: dict[str, str]) -> Setting:
     value = facts.get("maxmemory-policy", "unknown")
     if value == "unknown":
-        meaning = "the server does not tell whether it evicts keys when its memory is full"
-        return Setting("maxmemory-policy", value, "warning", meaning, "see that it is noeviction")
+        meaning = "the server does not reveal whether it evicts keys when its memory is full"
+        return Setting("maxmemory-policy", value, "warning", meaning, "make sure that it is noeviction")
     if value != "noeviction":
         meaning = "the server removes parts of runs when its memory is full"
         return Setting("maxmemory-policy", value, "error", meaning, "CONFIG SET maxmemory-policy noeviction")
@@ -257,7 +268,7 @@ _CODES = {"role": "store_read_only", "cluster_slots": "store_unusable", "version
 
 
 def refuse_unfit(place: Place, facts: dict[str, str], warnings: dict[str, None]) -> None:
-    """Refuse a server that would harm a store; note what it may lose, for workers to tell."""
+    """Refuse a server that would harm a store; note what it may lose, so that workers can warn."""
     for setting in settings_of(facts):
         told = f"{setting.name} of {place.name} is {setting.value}: {setting.meaning}"
         if setting.name == "appendonly" and setting.severity == "error" and not place.durable:
@@ -273,20 +284,27 @@ def refuse_unfit(place: Place, facts: dict[str, str], warnings: dict[str, None])
             warnings[f"{told} ({setting.what_to_do})"] = None
 
 
-async def settings_report(nodes: Nodes, partitions: int) -> list[Setting]:
-    """The settings of every server that serves a partition."""
-    found: list[Setting] = []
-    addresses = dict.fromkeys(nodes.of(number) for number in range(min(partitions, PARTITIONS_MAX)))
-    for address in addresses:
-        try:
-            made = await connect(nodes.place, address)
-            try:
-                found += settings_of(await _facts(made))
-            finally:
-                made.close()
-        except (Answer, Cut, OSError, TimeoutError) as error:
-            raise translate(error, nodes.place) from error
-    return found
+async def settings_report(place: Place) -> list[Setting]:
+    """The settings of the server, or of every one that serves hash slots."""
+    nodes = Nodes(place)
+    try:
+        facts = await _reached(nodes)
+        found = settings_of(facts)
+        if facts.get("cluster_enabled") == "1":
+            for address in await _primaries(place, nodes.of(0)):
+                found += settings_of(await _asked(place, address))
+        return list(dict.fromkeys(found))
+    except (Answer, Cut, OSError, TimeoutError) as error:
+        raise translate(error, place) from error
+
+
+async def _primaries(place: Place, address: Address) -> set[Address]:
+    made = await connect(place, address)
+    try:
+        ranges = await made.call("CLUSTER", "SLOTS")
+    finally:
+        made.close()
+    return {(primary[0].decode() or address[0], primary[1]) for _, _, primary, *_ in ranges}
 
 
 # Blobs

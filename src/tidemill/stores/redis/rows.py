@@ -123,7 +123,7 @@ def _by_place(found: Found) -> bytes:
 async def count(
     partitions: Iterable[Partition], store: str, tenant: str, kind: str, terms: Sequence[str], at_most: int
 ) -> int:
-    """How many rows have all terms, as the index tells."""
+    """Count the rows that have all terms, by the index."""
     counted, marks = 0, _asked(tenant, kind, terms)
     for part in partitions:
         below: bytes | None = b""

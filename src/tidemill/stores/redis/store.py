@@ -41,6 +41,7 @@ from tidemill.stores.contract import (
     check,
 )
 from tidemill.stores.followers import Followers
+from tidemill.stores.gathered_calls import GatheredCalls
 from tidemill.stores.optional import Finding
 from tidemill.stores.redis import jobs as stored_jobs
 from tidemill.stores.redis import rows as stored_rows
@@ -48,7 +49,7 @@ from tidemill.stores.redis.database import Argument, Nodes, Place
 from tidemill.stores.redis.followers import LOOK_EVERY_MS, Hints
 from tidemill.stores.redis.opening import SideConnection, enter, missing_store, recorded, settings_report
 from tidemill.stores.redis.scripts import Head, Partition, Session, partition_of, root_of, script
-from tidemill.stores.redis.streams import Applied, Asked, Gathered, forget, load, streams_of
+from tidemill.stores.redis.streams import Applied, Asked, forget, load, streams_of
 from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, ServerClock, Waiters, rest
 
 LOG = logging.getLogger(__name__)
@@ -71,8 +72,8 @@ class _Part:
         async def read(asked: list[Asked]) -> list[Tail]:
             return await load(partition, store.id, asked)
 
-        self.commits = Gathered(apply)
-        self.loads = Gathered(read, at_once=2)
+        self.commits = GatheredCalls(apply)
+        self.loads = GatheredCalls(read, at_once=2)
 
     async def close(self) -> None:
         await self.commits.close()
@@ -137,7 +138,6 @@ class RedisStore:
 
     async def diagnose(self) -> list[Finding]:
         """The settings of the servers that decide what survives."""
-        nodes, partitions = Nodes(self.place), len(self._parts) or 1
         return [
             Finding(
                 CODES.get(setting.name, setting.name),
@@ -146,7 +146,7 @@ class RedisStore:
                 setting.what_to_do,
                 "store",
             )
-            for setting in await settings_report(nodes, partitions)
+            for setting in await settings_report(self.place)
         ]
 
     def now_ms(self) -> int:
@@ -225,7 +225,7 @@ class RedisStore:
         await self._part(tenant, row.key).commits.submit([Commit(home, None, rows=(row,))])
 
     async def _apply(self, part: _Part, calls: list[list[Commit]]) -> list[list[CommitResult]]:
-        """Apply what has gathered for a partition in one call, and tell who waits."""
+        """Apply the commits gathered for a partition in one call, and notify waiting tasks."""
         commits = calls[0] if len(calls) == 1 else [commit for call in calls for commit in call]
         applied = Applied(part.partition, commits)
         async with part.writing.turn:
@@ -241,7 +241,7 @@ class RedisStore:
         return answers
 
     def _committed(self, commits: Sequence[Commit], results: Sequence[CommitResult], freed: bool) -> None:
-        """Notify who waits in this process; the script has told the others."""
+        """Notify waiting tasks of this process; the script has notified other processes."""
         topics: set[Hashable] = {CAPS} if freed else set()
         for commit, result in zip(commits, results, strict=True):
             if not isinstance(result, Committed):

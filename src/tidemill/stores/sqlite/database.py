@@ -136,7 +136,7 @@ def resolve_path(path: str | Path) -> Path:
         raise rejected("store_unusable", f"{path} is not a file", hint="a store in memory is memory://")
     try:
         if _is_planted(Path(path)):
-            message = f"{path} is a link of another user in a folder that all may write to"
+            message = f"{path} is a symbolic link of another user in a world-writable folder"
             raise rejected("store_unusable", message, hint="name another file, in a folder of your own")
         found = Path(path).resolve()
         found.exists()
@@ -149,7 +149,7 @@ def resolve_path(path: str | Path) -> Path:
         message = f"{shown} cannot be the name of a file: {why}"
         raise rejected("store_unusable", message, hint="name another file") from error
     if found.name.endswith(SIDE_FILES):
-        message = f"{found} would be removed: SQLite calls what it keeps beside a database like that"
+        message = f"{found} would be deleted: SQLite uses that name for its own files"
         raise rejected("store_unusable", message, hint=f"choose a name that does not end in {' or '.join(SIDE_FILES)}")
     return found
 
@@ -221,7 +221,7 @@ class FileIdentity:
             self._opened = (self._opened[0], found[1])
         if found != self._opened:
             message = f"{self._path} or its log was removed or replaced while in use"
-            raise rejected("store_gone", message, hint="restart what uses it, after putting the file back")
+            raise rejected("store_gone", message, hint="put the file back, then restart every process that uses it")
         self._looked_at = now
 
     def _found(self) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
@@ -268,7 +268,7 @@ def translate_error(error: apsw.Error | UnicodeDecodeError | OSError, path: Path
                 "store_damaged",
                 f"{path} is damaged: {_line(error)}",
                 hint="stop everything that uses it, keep a copy, and restore a backup; "
-                "`tidemill verify-log` tells what can still be read",
+                "`tidemill verify-log` shows what can still be read",
             )
         case apsw.ReadOnlyError() | apsw.PermissionsError():
             return rejected("store_read_only", f"{path} cannot be written to", hint=_read_only_hint(Path(path)))
@@ -277,7 +277,7 @@ def translate_error(error: apsw.Error | UnicodeDecodeError | OSError, path: Path
         case apsw.FullError():
             return DiskFull(f"the disk of {path} is full; free some space")
         case apsw.BusyError() | apsw.LockedError():
-            return Unavailable(f"{path} is held by another process that does not let go")
+            return Unavailable(f"{path} is locked by another process")
         case apsw.IOError():
             return _disk_error(error, path)
         case _:
@@ -287,7 +287,7 @@ def translate_error(error: apsw.Error | UnicodeDecodeError | OSError, path: Path
 def newer_schema(path: Path | str, found: int, known: int) -> Rejected:
     """Another version has migrated the file while this process had it open."""
     message = f"{path} now has schema {found}, and this process knows schema {known}: another version has migrated it"
-    hint = "restart this process with that version of Tidemill: it wrote nothing since"
+    hint = "restart this process with that version of Tidemill; it has written nothing since"
     return rejected("store_newer", message, hint=hint)
 
 
@@ -323,7 +323,7 @@ def _open_hint(path: Path) -> str:
         return "see its permissions"
     if not os.access(path.parent, os.W_OK):
         return f"nothing can be created in {path.parent}"
-    return "see that it is a file on a local disk"
+    return "make sure that it is a file on a local disk"
 
 
 def _read_only_hint(path: Path) -> str:
@@ -334,7 +334,7 @@ def _read_only_hint(path: Path) -> str:
     locked = [each.name for each in beside if each.exists() and not os.access(each, os.W_OK)]
     if locked and os.access(path, os.W_OK):
         return f"{' and '.join(locked)} beside it cannot be written to: give them the permissions of {path.name}"
-    return "see its permissions and those of its directory"
+    return "check its permissions and those of its directory"
 
 
 def _mounted_read_only(folder: Path) -> bool:
@@ -364,7 +364,7 @@ def _disk_error(error: apsw.IOError, path: Path | str) -> Unavailable:
         limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         if limit != resource.RLIM_INFINITY and size >= limit:
             return DiskFull(f"{path} cannot grow: files of this process end at {limit:,} bytes; raise that (ulimit -f)")
-    return Unavailable(f"{message}; see that the disk is sound and has room, and that the size of files is not limited")
+    return Unavailable(f"{message}; check that the disk is healthy and has space, and that file sizes are not limited")
 
 
 # Migrations
@@ -542,7 +542,7 @@ def _wal_finding(path: Path) -> Finding:
     size = _size_of(f"{path}-wal")
     shown = f"the WAL has {size >> 20:,} MiB"
     bad = f"{shown}: a reader keeps it from restarting" if size > WAL_BYTES_MAX else ""
-    hint = f"end programs that read it for long (`fuser {shlex.quote(str(path))}`); the next commits shrink it"
+    hint = f"stop programs that read it for long (`fuser {shlex.quote(str(path))}`); the next commits shrink it"
     return judged("wal_size", "store", shown, bad, hint)
 
 

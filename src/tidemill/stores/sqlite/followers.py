@@ -110,7 +110,9 @@ class FrameReceiver:
                 listener = self._listeners[stream] = self._new(stream)
             except (AttributeError, NotImplementedError, OSError) as error:
                 # No UNIX sockets, no free descriptor, or the folder belongs to another user.
-                LOG.info("what other processes show of %s %s is not heard: %s", stream.kind, stream.key, error)
+                LOG.info(
+                    "live frames of %s %s from other processes are not received: %s", stream.kind, stream.key, error
+                )
                 return
         listener.followers += 1
 

@@ -33,7 +33,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _caps = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
 LANES_AT_A_TIME = 2_000
-"""Lanes that a claim looks at in one transaction; if there are more, the next one goes on from there."""
+"""Lanes that a claim examines in one transaction; if there are more, the next claim continues from there."""
 LINE_MIN = 4
 
 Turn = tuple[int, int, int, int]
@@ -266,7 +266,7 @@ class Jobs:
         tx.execute(SQL[statement], values)
         dropped = tx.connection.changes()
         if dropped:
-            LOG.warning("%d damaged jobs were dropped; the keepers of their runs will put them back", dropped)
+            LOG.warning("%d damaged jobs were dropped; the reconciler restores them", dropped)
         return dropped
 
     def _alive(self, tx: Transaction) -> Counter[str]:
@@ -349,5 +349,5 @@ def backlog(execute: Execute, now: int) -> list[Backlog]:
 
 
 def next_due_ms(execute: Execute) -> int | None:
-    """The next moment at which a job may become ready by time alone."""
+    """The next time at which a job may become ready by the clock alone."""
     return min((due for due in execute(SQL["next_due"]).fetchall()[0] if due is not None), default=None)

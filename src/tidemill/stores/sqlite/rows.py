@@ -176,7 +176,7 @@ def _row(
     try:
         body = verify(stored, _place(tenant, kind, key, sort, packed), "it")
     except (Damaged, TypeError):
-        LOG.warning("the row of %s %s is damaged and left out; `tidemill reindex` writes it again", kind, key)
+        LOG.warning("the row of %s %s is damaged and left out; `tidemill reindex` rebuilds it", kind, key)
         return None
     terms = _terms(packed)
     return Row(kind=kind, key=key, sort=sort, terms=terms, body=body) if wanted.issubset(terms) else None

@@ -9,7 +9,7 @@ from tests.unit.observability.test_metrics import samples
 from tidemill.api.app import create_app
 from tidemill.api.auth import Access
 from tidemill.bootstrap import engine_at
-from tidemill.security.identity import OPERATOR_TENANT, Principal
+from tidemill.security.roles import OPERATOR_TENANT, Principal
 
 FLOW = {"name": "report", "nodes": [{"id": "a", "type": "value", "config": 1}]}
 

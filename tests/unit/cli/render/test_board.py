@@ -65,7 +65,7 @@ def test_a_retry_is_news_and_is_counted_down() -> None:
     assert board.apply(at("NodeScheduled", "n0")) is None
     row = board.apply(at("NodeFailed", "n0", attempt=1, error=ERROR, retry_at_ms=3500))
     assert row is board.rows["n0"]
-    assert detail(row, 2000) == "attempt 1 failed: the line is busy [busy] · again in 1.5 s"
+    assert detail(row, 2000) == "attempt 1 failed: the line is busy [busy] · retry in 1.5 s"
     assert detail(row, 4000) == "attempt 2"
     assert row.elapsed_ms(4000) == 3000
 
@@ -79,7 +79,7 @@ def test_waiting_says_for_what() -> None:
     board.apply(at("NodeWaiting", "n0", attempt=1, on="signal", name="go"))
     assert detail(row, 0) == "waits for signal go"
     board.apply(at("NodeWaiting", "n0", attempt=1, on="loop"))
-    assert detail(row, 0) == "waits for the rest of its loop"
+    assert detail(row, 0) == "waiting for the rest of its loop"
 
 
 def test_a_held_node_says_so() -> None:

@@ -54,7 +54,7 @@ def test_a_run_is_seen_while_it_runs_and_left_on_the_screen(tmp_path: Path) -> N
     for moment in (
         r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] march +\d+ ms  [━╸─]{12} [1-5]/6",
         r"◷ pause +\d+ ms  sleeps, \d+ ms left",
-        r"↻ stumble +\d+ ms  attempt 1 failed: the node is told to fail \[failed\] · again in \d+ ms",
+        r"↻ stumble +\d+ ms  attempt 1 failed: the node is configured to fail \[failed\] · retry in \d+ ms",
         r"boom 1\n",
     ):
         assert re.search(moment, text), moment

@@ -321,7 +321,7 @@ async def test_the_way_a_run_went_says_why(mill: Cluster) -> None:
     )
     way = await worker.engine.path(run.run_id)
     assert [(step["node"], step["why"]) for step in way] == [
-        ("a", "the loop goes on: output < 1 is true"),
+        ("a", "the loop continues: output < 1 is true"),
         ("a", "the loop ended: output < 1 is false"),
         ("b", "rule 2 of 2 matched: output > 5 is true"),
         ("x", "no inbound edge was taken"),
@@ -337,7 +337,7 @@ async def test_a_loop_whose_passes_are_used_up(mill: Cluster) -> None:
     loop = {"condition": "output < 9", "max_iterations": 2, "timeout_path": ["late"]}
     run = await worker.run(document(node("a", config="{{ iteration }}", loop=loop), node("late")))
     whys = [step["why"] for step in await worker.engine.path(run.run_id) if step["node"] == "a"]
-    assert whys == ["the loop goes on: output < 9 is true", "the loop has no pass left: output < 9 is true"]
+    assert whys == ["the loop continues: output < 9 is true", "the loop has no pass left: output < 9 is true"]
 
 
 @simulated
@@ -363,7 +363,7 @@ async def test_why_a_node_went_the_way_it_went(mill: Cluster) -> None:
     looped = await why(run.run_id, "l")
     assert looped.headline == "l (visit 2) completed: the loop ended: output < 1 is false"
     assert [step.why for step in looped.visits] == [
-        "the loop goes on: output < 1 is true",
+        "the loop continues: output < 1 is true",
         "the loop ended: output < 1 is false",
     ]
 
@@ -374,7 +374,7 @@ async def test_why_a_node_has_not_ended(mill: Cluster) -> None:
     run_id = await worker.start(document(signal("go"), node("z", "go")))
     await waits(mill, run_id, "go")
     waiting = await worker.engine.why_node(run_id, "go")
-    assert (waiting.status, waiting.headline) == ("WAITING", "go waits for the signal go")
+    assert (waiting.status, waiting.headline) == ("WAITING", "go is waiting for the signal go")
     assert [each.kind for each in waiting.blockers] == ["signal"]
     behind = await worker.engine.why_node(run_id, "z")
     assert (behind.status, [each.kind for each in behind.blockers]) == ("PENDING", ["edge"])

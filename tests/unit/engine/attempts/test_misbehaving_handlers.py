@@ -91,7 +91,7 @@ def test_what_it_leaves_in_the_loop_does_not_end_the_loop(
 ) -> None:
     view = run(function)
     assert (view.status, view.nodes["a"]["output"]) == ("COMPLETED", "here")
-    assert "the work goes on" in caplog.text
+    assert "the engine continues" in caplog.text
 
 
 def test_a_loop_that_was_stopped_goes_on() -> None:

@@ -126,7 +126,7 @@ async def test_after_the_last_pass_the_money_is_given_back(mill: Cluster) -> Non
 
 @simulated
 async def test_an_amount_of_another_kind_is_another_amount(mill: Cluster) -> None:
-    """Equality is strict, so a string of digits is no number: the loop ends instead of paying on."""
+    """Equality is strict, so a string of digits is not a number: the loop ends instead of paying on."""
     worker = await mill.process(functions={"provider": lambda: failed("TIMEOUT", "50")})
     run = await worker.run(PAYMENT, {"amount": 50})
     assert (run.nodes["pay"]["visits"], run.nodes["review"]["status"]) == (1, "COMPLETED")

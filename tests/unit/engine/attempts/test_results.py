@@ -306,8 +306,8 @@ async def test_a_place_for_blobs_that_is_out_of_reach(
     run_id = await worker.engine.start(reference)
     run = await worker.end(run_id)
     assert (run.status, len(calls), len(refused)) == ("COMPLETED", 1, 12)
-    assert [record.getMessage() for record in caplog.records if "is kept" in record.getMessage()] == [
-        "a result is kept until it can be stored: no room"
+    assert [record.getMessage() for record in caplog.records if "holds a result" in record.getMessage()] == [
+        "the worker holds a result until the store accepts it: no room"
     ]
 
 

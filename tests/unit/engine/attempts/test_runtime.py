@@ -227,7 +227,7 @@ async def test_a_type_is_not_called_with_what_it_does_not_expect(mill: Cluster) 
     run = await worker.run(document(bad, node("b", "a", type="diary")))
     error = run.nodes["b"]["error"]
     assert (run.status, error["code"], error.get("retryable", False)) == ("FAILED", "input_invalid", False)
-    said = 'the nodes before it do not give what diary@1 expects: /a/n: "one" is not of type "integer"'
+    said = 'the upstream outputs do not match what diary@1 expects: /a/n: "one" is not of type "integer"'
     assert error["message"] == said
 
 

@@ -79,7 +79,7 @@ async def test_no_run_leaves_before_its_entry_was_read_back(mill: Cluster) -> No
     swept = await operator(mill, archive=archive).archive_sweep()
     assert archive.reads
     assert (swept.retired, set(swept.failed)) == ((), runs)
-    assert "does not give back" in swept.left[0][1]
+    assert "does not return" in swept.left[0][1]
     assert await stored(mill) == runs
 
 
@@ -194,7 +194,7 @@ async def test_a_damaged_entry_is_not_brought_back(mill: Cluster) -> None:
     for damaged, why in (
         (whole[:-20], "its end is missing"),
         (b"", "it is empty"),
-        (gzip.compress(forged), "the checksum does not fit"),
+        (gzip.compress(forged), "the checksum does not match"),
         (gzip.compress(b""), "it is not an archived run"),
         (gzip.compress(b"{}"), "it is not an archived run"),
         (gzip.compress(b"\xff\n[]\n"), "it is not an archived run"),
@@ -206,7 +206,7 @@ async def test_a_damaged_entry_is_not_brought_back(mill: Cluster) -> None:
             await engine.archive_restore(run.run_id)
         assert await stored(mill) == set()
         page = await engine.archive_list()
-        if why != "the checksum does not fit":
+        if why != "the checksum does not match":
             assert ([run.entry for run in page.runs], page.damaged) == ([name.replace(run.run_id, "other")], (name,))
 
 
@@ -359,7 +359,7 @@ async def test_a_run_that_stays_keeps_its_lines(mill: Cluster) -> None:
 
     faulty_store.next("forget", retry_first)
     swept = await operator(mill, store=faulty_store).archive_sweep()
-    assert (moved, swept.left) == ([run.run_id], ((run.run_id, "it has moved on"),))
+    assert (moved, swept.left) == ([run.run_id], ((run.run_id, "it has changed since"),))
     assert len(await worker.engine.logs(run.run_id)) == said
     assert not (await mill.store.find(TENANT, LOGGED)).rows
     await worker.stop()

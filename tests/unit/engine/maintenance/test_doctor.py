@@ -296,7 +296,7 @@ def test_workers_of_another_version(file: StoreFile, monkeypatch: pytest.MonkeyP
         assert not [each for each in mill.diagnose().findings if each.code == "worker_versions"]
         monkeypatch.setattr(doctor, "__version__", "9.9.9")
         found = one(mill.diagnose(), "worker_versions")
-    assert found.severity == "info" and f"version {tidemill.__version__}, and this is 9.9.9" in found.message
+    assert found.severity == "info" and f"version {tidemill.__version__}; this is 9.9.9" in found.message
 
 
 def test_an_overdue_job(file: StoreFile) -> None:
@@ -316,7 +316,7 @@ def test_an_overdue_job(file: StoreFile) -> None:
         go_on.set()
         for run in runs:
             mill.result(run, timeout_s=60)
-    assert found.severity == "warning" and "1 ready job in queue default waits for 10 min" in found.message
+    assert found.severity == "warning" and "1 ready job in queue default has waited for 10 min" in found.message
 
 
 def test_dead_letters(file: StoreFile) -> None:

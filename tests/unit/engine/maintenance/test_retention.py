@@ -15,7 +15,6 @@ from tests.fixtures.operator import FAILS, LARGE, history, operator, pass_days, 
 from tests.fixtures.scripted_functions import Ledger
 from tidemill.blobs.archive import Archive, MemoryArchive
 from tidemill.blobs.contract import digest_of
-from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import DAY_MS, RUN, retention_term
 from tidemill.engine.maintenance.archive import blob_name
@@ -24,6 +23,7 @@ from tidemill.engine.maintenance.retention import RetentionSweep
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.model import Retention
+from tidemill.node_types import built_in_handlers
 from tidemill.stores.contract import Commit, Job, Row, Stream
 from tidemill.testing.simulated_loop import SimAmbient
 
@@ -182,7 +182,7 @@ async def test_what_was_brought_back_is_kept_as_long_again(mill: Cluster) -> Non
     await engine.archive_restore(run.run_id)
     await engine.reindex()
     swept = await engine.archive_sweep()
-    assert (swept.retired, swept.left) == ((), ((run.run_id, "it was brought back"),))
+    assert (swept.retired, swept.left) == ((), ((run.run_id, "it was restored from the archive"),))
     pass_days(mill, 29)
     assert (await engine.archive_sweep()).retired == ()
     pass_days(mill, 3)

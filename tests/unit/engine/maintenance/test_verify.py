@@ -22,10 +22,10 @@ from tidemill.engine.maintenance.reindex import all_rows
 from tidemill.engine.maintenance.verify import BlobAuditor, orphan_rows
 from tidemill.engine.versions import WORKFLOW
 from tidemill.errors import Rejected, Unavailable
-from tidemill.kernel.codec import decode_event, encode_event
+from tidemill.kernel.codec import SNAPSHOT_FORMAT, decode_event, encode_event, encode_state
 from tidemill.kernel.events import BlobRef, NodeCompleted, RunPatched
 from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.state import SNAPSHOT_FORMAT, State, encode_state
+from tidemill.kernel.state import State
 from tidemill.stores.contract import Commit, Job, Page, Row, Snapshot, Stream
 from tidemill.testing.faulty_store import FaultyStore, following
 

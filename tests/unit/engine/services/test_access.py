@@ -19,7 +19,8 @@ from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.runs import RunService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.errors import Rejected
-from tidemill.security.identity import OPERATOR_TENANT, Principal, new_key
+from tidemill.security.identity import new_key
+from tidemill.security.roles import OPERATOR_TENANT, Principal
 from tidemill.stores.contract import Commit, Snapshot, Stream
 from tidemill.triggers.service import ScheduleService
 
@@ -368,9 +369,9 @@ async def test_two_processes_that_chain_at_once_enter_each_change_once(mill: Clu
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"actor": "someone else"}, "its hash does not fit"),
-        ({"digest": "sha256:" + "0" * 64}, "its hash does not fit"),
-        ({"hash": "0" * 64}, "its hash does not fit"),
+        ({"actor": "someone else"}, "its hash does not match"),
+        ({"digest": "sha256:" + "0" * 64}, "its hash does not match"),
+        ({"hash": "0" * 64}, "its hash does not match"),
         ({"previous": "0" * 64}, "does not follow"),
         ({"seq": 99}, "does not follow"),
     ],

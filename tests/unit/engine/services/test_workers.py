@@ -156,7 +156,7 @@ async def test_a_store_that_takes_long_to_answer_is_told_once(mill: Cluster) -> 
     await worker.open()
     await asyncio.sleep(100)
     assert worker.faulty_store.fired["beat"] == 1
-    assert told == [(1_015, "it has said nothing for 15 s"), (1_060, None)]
+    assert told == [(1_015, "it has sent no heartbeat for 15 s"), (1_060, None)]
 
 
 @simulated
@@ -176,7 +176,7 @@ async def test_a_surprise_stops_no_beat(mill: Cluster, caplog: pytest.LogCapture
     await worker.open()
     client = await mill.process("client", work=False)
     await asyncio.sleep(6)
-    assert worker.faulty_store.fired["beat"] == 1 and "could not say that it is alive" in caplog.text
+    assert worker.faulty_store.fired["beat"] == 1 and "could not write its heartbeat" in caplog.text
     assert await states(client) == {"w1": "alive"}
 
 
@@ -236,7 +236,7 @@ async def test_why_says_when_whoever_holds_a_job_looks_dead(mill: Cluster, ledge
     await asyncio.sleep(20)
     found = await blocker(client, run_id)
     assert (await states(client), found.kind, found.silent_since_ms) == ({"w1": "dead"}, "lease", heard_ms)
-    assert found.words.startswith("worker w1, which has fallen silent, works on a")
+    assert found.words.startswith("worker w1, which has stopped sending heartbeats, works on a")
 
 
 @simulated
@@ -247,7 +247,7 @@ async def test_why_says_when_no_live_worker_knows_a_type(mill: Cluster) -> None:
     await asyncio.sleep(3.5)
     found = await blocker(client, run_id)
     assert (found.need, found.type, found.alive) == ("no_type", "special@1", ("plain",))
-    assert found.words == "b is queued: no worker knows type special@1"
+    assert found.words == "b is queued: no worker has type special@1"
     # Its job is put aside until later, but waits since it was made.
     assert found.since_ms <= 1_000_100 and found.until_ms is None
     assert found.command == "tidemill worker --queues default --app MODULE"
@@ -255,7 +255,7 @@ async def test_why_says_when_no_live_worker_knows_a_type(mill: Cluster) -> None:
     await asyncio.sleep(0.1)
     found = await blocker(client, run_id)
     assert (found.need, found.able_elsewhere) == ("no_type", ("there",))
-    assert "no worker on queue default knows type special@1, but there does on other queues" in found.words
+    assert "no worker on queue default has type special@1, but there does on other queues" in found.words
 
 
 @simulated

@@ -15,12 +15,13 @@ from tests.fixtures.scripted_functions import Ledger, call
 from tests.unit.observability.test_metrics import samples
 from tidemill.ambient import RealAmbient
 from tidemill.blobs.memory import MemoryBlobs
-from tidemill.bootstrap import built_in_handlers, engine_at
+from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker import instrumentation
 from tidemill.engine.worker.instrumentation import measured
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.kernel.commands import Done, Result
+from tidemill.node_types import built_in_handlers
 from tidemill.observability.metrics import QUEUES_MAX, Metrics
 from tidemill.storage_urls import open_storage
 from tidemill.stores.contract import Commit, Job, Stream

@@ -11,7 +11,6 @@ import pytest
 from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.worker.leases import (
     EACH_MS,
     KNOWN_MAX,
@@ -24,6 +23,7 @@ from tidemill.engine.worker.leases import (
 from tidemill.handlers.contract import CapabilityMissing, Done, Handler
 from tidemill.kernel.events import NodeCompleted
 from tidemill.kernel.model import NodeType
+from tidemill.node_types import built_in_handlers
 from tidemill.security.grants import SecretGrant
 from tidemill.security.secrets import GrantedSecrets
 from tidemill.stores.contract import Claim, Commit, Job, Stream

@@ -16,7 +16,6 @@ from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.ambient import RealAmbient
 from tidemill.blobs.memory import MemoryBlobs
-from tidemill.bootstrap import built_in_handlers
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker.held_jobs import AttemptReport
 from tidemill.engine.worker.leases import STEP_MS
@@ -24,6 +23,7 @@ from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.handlers.contract import Done, Handler, NodeContext
 from tidemill.kernel.events import NodeCompleted, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.kernel.model import NodeType
+from tidemill.node_types import built_in_handlers
 from tidemill.stores.memory import MemoryStore
 from tidemill.testing.faulty_store import FaultyStore, after_s, bug, refuse
 
@@ -139,7 +139,7 @@ async def test_an_idle_worker_stops_at_once(mill: Cluster) -> None:
 async def test_what_does_not_finish_is_given_back_and_starts_elsewhere_at_once(
     mill: Cluster, seconds_before: float, ledger: Ledger
 ) -> None:
-    """It is no attempt, also when its start is in the log."""
+    """It is not an attempt, also when its start is in the log."""
     first = await mill.process("w1", functions={"work": ledger.work}, grace_ms=2_000)
     run_id = await first.start(document(call("a", args={"seconds": 20})))
     await mill.until(lambda: ledger.running == 1)

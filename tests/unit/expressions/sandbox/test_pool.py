@@ -107,7 +107,7 @@ async def test_a_failure_keeps_its_words(processes: SandboxPool) -> None:
         await processes.holds(request("ctx.skipped.output.n > 1"))
     assert failure.value.code == "condition_failed"
     assert 'node "skipped" was skipped' in failure.value.message
-    assert failure.value.hint == "ask has(ctx.skipped.output) first"
+    assert failure.value.hint == "check has(ctx.skipped.output) first"
 
 
 def test_nothing_travels_but_what_is_referred_to() -> None:

@@ -95,7 +95,7 @@ def test_an_expression_gives(expression: str, expected: Any) -> None:
         ("'2026-03-29' | date_add(months=1.5)", "whole years and months"),
         ("'2026-03-29' | date_add(days='1')", "numbers up to"),
         ("'2026-03-29' | date_add(days=inputs.nope)", 'has no key "nope"'),
-        ("nope | date_parse", 'nothing here is called "nope"'),
+        ("nope | date_parse", 'there is no name "nope" here'),
     ],
 )
 def test_what_is_no_date_fails(expression: str, message: str) -> None:

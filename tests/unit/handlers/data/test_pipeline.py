@@ -493,7 +493,7 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"step": "top_k", "k": "many"}, "/pipeline/0/k", "integer"),
     ({"step": "top_k"}, "/pipeline/0", '"k" is missing'),
     ({"step": "table_filter", "condition": "output.n <"}, "/pipeline/0/condition", "ends too early"),
-    ({"step": "table_filter", "condition": {"type": "cell"}}, "/pipeline/0/condition/type", "no kind of condition"),
+    ({"step": "table_filter", "condition": {"type": "cell"}}, "/pipeline/0/condition/type", "unknown condition type"),
     ({"step": "groupby", "by": "a", "aggregations": {"n": {"summ": "x"}}}, "/pipeline/0/aggregations/n", '"sum"'),
     ({"step": "groupby", "by": "a", "aggregations": {"n": "sum"}}, "/pipeline/0/aggregations/n", "needs a field"),
     ({"step": "groupby", "by": "a", "aggregations": {"a": "count"}}, "/pipeline/0/aggregations/a", "another name"),
@@ -543,7 +543,7 @@ def test_a_long_program_is_not_compiled_in_this_process() -> None:
 
 def test_a_condition_that_does_not_know_what_its_row_is_called() -> None:
     (problem,) = publish({"step": "table_filter", "condition": "row.n > 1"})
-    assert 'nothing is called "row"' in problem[1] and "the row is called output" in problem[1]
+    assert 'there is no name "row"' in problem[1] and "the row is called output" in problem[1]
 
 
 async def test_a_condition_that_looks_further_than_the_nodes_before() -> None:
@@ -551,7 +551,7 @@ async def test_a_condition_that_looks_further_than_the_nodes_before() -> None:
     with pytest.raises(Fail) as failed:
         await called(pipeline(), {"rows": [{"n": 1}], "pipeline": [step]}, upstream={"near": 1})
     assert '"far" is not in reach' in failed.value.message
-    assert failed.value.hint.endswith("nodes directly before this one: near")
+    assert failed.value.hint.endswith("direct upstream nodes: near")
 
 
 def test_what_hangs_on_a_template_is_left_for_later() -> None:

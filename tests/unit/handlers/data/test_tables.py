@@ -119,8 +119,8 @@ def test_sorting_by_several_fields() -> None:
     [
         ((1, "1"), 1, "a string cannot be compared with a number, as row 0 has it"),
         ((None, 1, 2, True), 3, "a boolean cannot be compared with a number"),
-        (("a", [1]), 1, "a list cannot be put in order"),
-        (({"x": 1},), 0, "an object cannot be put in order"),
+        (("a", [1]), 1, "a list cannot be sorted"),
+        (({"x": 1},), 0, "an object cannot be sorted"),
     ],
 )
 def test_what_has_no_order_is_refused(values: tuple[Any, ...], row: int, words: str) -> None:

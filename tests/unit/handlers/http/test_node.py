@@ -14,7 +14,7 @@ import pytest
 from tests.fixtures.grants import give_secrets
 from tests.fixtures.handler_harness import called
 from tests.fixtures.servers.web import Asked, Script, Web, Writer, cut, in_turn, json_reply, raw, redirect, reply, web
-from tidemill.bootstrap import built_in_types, engine_at
+from tidemill.bootstrap import engine_at
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Blob, Done, Fail, Handler
 from tidemill.handlers.http.exchange import retry_after_ms, with_query
@@ -22,6 +22,7 @@ from tidemill.handlers.http.node import http_handler
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.net.egress import Egress, Limits
 from tidemill.net.http_client import Fetcher
+from tidemill.node_types import built_in_types
 
 NOW_MS = 1_700_000_000_000
 

@@ -11,13 +11,13 @@ import pytest
 
 from tests.fixtures.handler_harness import called
 from tests.fixtures.servers.web import Web, cut, redirect, reply, web
-from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Done, Fail, Handler
 from tidemill.handlers.http.webhook import webhook_handler
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.net.egress import Egress
 from tidemill.net.http_client import Fetcher
+from tidemill.node_types import built_in_types
 from tidemill.security.signing import verify
 
 KEY = "whsec_" + base64.b64encode(b"k" * 32).decode()

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from tests.fixtures.servers.llm_server import endpoint, failure, output, refuses, says
-from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
 from tidemill.handlers.llm.classify import classify_handler, measured_confidence
 from tidemill.handlers.llm.provider import Reply, scripted
 from tidemill.kernel.compile.compiler import compile_document
+from tidemill.node_types import built_in_types
 
 LABELS = {"billing": "money", "bug": "something is broken", "other": "anything else"}
 CLASSIFY = classify_handler({"scripted": scripted})

@@ -13,12 +13,13 @@ from tests.fixtures.model_questions import PROTOCOLS
 from tests.fixtures.model_servers import ModelServer, model_providers, model_server
 from tests.fixtures.servers.llm_server import failure, output
 from tests.fixtures.servers.web import Script, raw
-from tidemill.bootstrap import built_in_types, engine_at
+from tidemill.bootstrap import engine_at
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Done, NullSink, causes_of
 from tidemill.handlers.llm.classify import classify_handler
 from tidemill.handlers.llm.node import llm_handler
 from tidemill.kernel.compile.compiler import compile_document
+from tidemill.node_types import built_in_types
 from tidemill.security.secrets import PREFIX
 
 BUSY = Refuses(503, "busy")

@@ -21,12 +21,12 @@ from tests.fixtures.servers.llm_server import (
     streams,
 )
 from tests.fixtures.servers.web import json_reply, raw
-from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import NullSink, causes_of
 from tidemill.handlers.llm.node import llm_handler
 from tidemill.handlers.llm.provider import scripted
 from tidemill.kernel.compile.compiler import Compiled, compile_document
+from tidemill.node_types import built_in_types
 
 TITLE = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
 PRICES = {"input_per_million": 2.0, "output_per_million": 8.0}
@@ -259,7 +259,7 @@ def compiled(config: dict[str, Any]) -> Compiled:
 @pytest.mark.parametrize(
     ("config", "path", "words"),
     [
-        ({"model": "m"}, "/config", "nothing to ask"),
+        ({"model": "m"}, "/config", "there is no prompt"),
         ({"prompt": "?"}, "/config", '"model" is missing'),
         ({"prompt": "?", "provider": "scripted"}, "/config", '"answers" is missing'),
         ({"prompt": "?", "model": "m", "provider": "opneai"}, "/config/provider", "openai"),

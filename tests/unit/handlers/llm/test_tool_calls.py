@@ -69,10 +69,10 @@ async def test_arguments_that_are_not_json_are_kept_and_can_be_answered(provider
         [call] = reply.tool_calls
         with pytest.raises(ValueError, match="the arguments are not"):
             call.arguments()
-        messages = (*question.messages, reply.message(), tool_message(call, "that was no JSON", failed=True))
+        messages = (*question.messages, reply.message(), tool_message(call, "that was not JSON", failed=True))
         await replied(providers, msgspec.structs.replace(question, messages=messages))
         assert server.complaints == []
-        assert b"that was no JSON" in server.requests[-1].raw
+        assert b"that was not JSON" in server.requests[-1].raw
 
 
 @pytest.mark.parametrize(

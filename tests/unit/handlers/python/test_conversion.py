@@ -208,10 +208,10 @@ def test_a_registered_function_gets_what_its_hints_say(isolation: str) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ({**ARGS, "when": "noon"}, r"received\(…\): `when` is to be datetime, and 'noon' is not"),
+        ({**ARGS, "when": "noon"}, r"received\(…\): `when` must be datetime, but 'noon' is not"),
         (
             {**ARGS, "order": {"id": 3}},
-            r"`order` is to be Order, and {'id': 3} is not: Expected `uuid`, got `int` - at `\$.id`",
+            r"`order` must be Order, but {'id': 3} is not: Expected `uuid`, got `int` - at `\$.id`",
         ),
         ({**ARGS, "model": {"n": "x"}}, "a whole number is wanted"),
     ],
@@ -299,19 +299,19 @@ def counted_to(n: Any) -> int:
             "whole",
             "thread",
             "arguments_invalid",
-            "whole(…): `n` is to be int, and 'abc' is not: Expected `int`, got `str`",
+            "whole(…): `n` must be int, but 'abc' is not: Expected `int`, got `str`",
         ),
         (
             "whole",
             "inline",
             "arguments_invalid",
-            "whole(…): `n` is to be int, and 'abc' is not: Expected `int`, got `str`",
+            "whole(…): `n` must be int, but 'abc' is not: Expected `int`, got `str`",
         ),
-        ("counted_to", "thread", "output_invalid", "the result is to be int, and 'abc' is not"),
-        ("counted_to", "inline", "output_invalid", "the result is to be int, and 'abc' is not"),
-        ("counted_to", "process", "output_invalid", "the result is to be int, and 'abc' is not"),
+        ("counted_to", "thread", "output_invalid", "the result must be int, but 'abc' is not"),
+        ("counted_to", "inline", "output_invalid", "the result must be int, but 'abc' is not"),
+        ("counted_to", "process", "output_invalid", "the result must be int, but 'abc' is not"),
         ("said", "inline", None, ""),
-        ("rows", "thread", "output_invalid", "the result is to be"),
+        ("rows", "thread", "output_invalid", "the result must be"),
     ],
 )
 def test_a_run_checks_arguments_and_results(function: str, isolation: str, code: str | None, message: str) -> None:
@@ -324,7 +324,7 @@ def test_a_run_checks_arguments_and_results(function: str, isolation: str, code:
 def test_the_result_of_an_async_function_is_checked() -> None:
     with tidemill.open("memory://", functions=[said]) as mill:
         run = mill.run(flow("said", {"n": 3}))
-    assert run.error is not None and run.error["message"].startswith("said(…): the result is to be str, and 3 is not")
+    assert run.error is not None and run.error["message"].startswith("said(…): the result must be str, but 3 is not")
 
 
 def answers() -> dict[str, Callable[[], Any]]:

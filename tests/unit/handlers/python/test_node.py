@@ -202,7 +202,7 @@ async def test_exceptions_pass_through(error: BaseException, isolation: str) -> 
     ids=["strange", "missing"],
 )
 async def test_wrong_arguments_are_refused_before_the_call(isolation: str, args: Any, hint: str) -> None:
-    with pytest.raises(Fail, match="args do not fit add") as failed:
+    with pytest.raises(Fail, match="args do not match add") as failed:
         await called(python_handler(FUNCTIONS), _config("add", isolation, **args))
     assert (failed.value.code, failed.value.retryable, failed.value.hint) == ("arguments_invalid", False, hint)
 
@@ -316,7 +316,7 @@ def test_followers_see_each_part_before_the_end(name: str, isolation: str) -> No
     assert [(part["number"], part["value"]) for part in parts] == [(1, "one "), (2, "two "), (3, "three")]
     (ended,) = [number for number, event in enumerate(seen) if event["type"] == "NodeCompleted"]
     assert seen[ended]["output"] == "one two three" and all(seen.index(part) < ended for part in parts)
-    # What is shown meanwhile is no event.
+    # What is shown meanwhile is not an event.
     assert not [event for event in events if event["type"] == "NodeStreamed"]
 
 

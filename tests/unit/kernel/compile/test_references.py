@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.fixtures.kernel.authoring import compiled, document, node, said
-from tidemill.bootstrap import built_in_types
 from tidemill.errors import Rejected
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.compile.graph import at_least
 from tidemill.kernel.model import NodeType
+from tidemill.node_types import built_in_types
 
 LOOP = {"condition": "output.again", "max_iterations": 3}
 

@@ -8,12 +8,12 @@ import pytest
 
 from tests.fixtures.kernel.tables import Run, begun
 from tidemill.errors import Rejected
+from tidemill.kernel.codec import encode_state
 from tidemill.kernel.commands import Append, Retry, WaitRequested
 from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX
 from tidemill.kernel.events import ChildFinished, NodeAppended, NodeStarted, NodeWaiting
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.spending import NOTHING_SPENT, Budget, Spend
-from tidemill.kernel.state import encode_state
 
 Json = Any
 CALL = Spend(1, 100, 0)

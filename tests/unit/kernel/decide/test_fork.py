@@ -7,9 +7,9 @@ from typing import Any
 from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import choose, flow, loop, rows
 from tidemill.kernel import events as ev
+from tidemill.kernel.codec import encode_state
 from tidemill.kernel.commands import ChildBegan, ChildEnded, Decide, Fork, Rollback, Signal, Start, WaitRequested
 from tidemill.kernel.decide.fork import shared_prefix
-from tidemill.kernel.state import encode_state
 
 # What is taken over
 

@@ -369,7 +369,7 @@ def test_an_escape_that_is_taken_ends_the_loop_by_skipping_the_looping_node() ->
 
 
 def test_a_taken_escape_stays_taken_and_taking_it_again_is_absorbed() -> None:
-    """With an `any` join the loop goes on after the error; the second error meets a handler that has begun."""
+    """With an `any` join the loop continues after the error; the second error meets a handler that has begun."""
     nodes = {"b": {"on_error": {"route": ["h"]}}, "d": {"join": "any", "loop": loop(4, "a")}}
     run = begun("a > b c > d > z; h", nodes)
     run.end("a", "c")

@@ -93,7 +93,7 @@ def test_a_wait_that_expires_at_most_once_is_an_unknown_outcome() -> None:
 
 @pytest.mark.parametrize("options", [{"branch": choose("b", "c")}, {"loop": loop(3)}], ids=["branch", "loop"])
 def test_a_wait_with_conditions_is_queued_once_more(options: Json) -> None:
-    """A worker evaluates them; the handler is not called again, so it is no attempt."""
+    """A worker evaluates them; the handler is not called again, so it is not an attempt."""
     run = one("a; b; c", **options)
     run.wait("a")
     assert run.wake("a") == rows("NodeScheduled a resumed; drop wake a; put run a")

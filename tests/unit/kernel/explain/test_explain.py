@@ -26,12 +26,12 @@ UNDO = {"type": "value", "config": 1, "retry": {"max_attempts": 2}}
 @pytest.mark.parametrize(
     ("workers", "need", "said", "command"),
     [
-        (None, "busy", "waits for a free worker on queue gpu", ""),
+        (None, "busy", "waiting for a free worker on queue gpu", ""),
         (Workers(), "no_worker", "no worker is running", "tidemill worker"),
-        (Workers(unresponsive_but_running=("w1",)), "silent", "have not been heard of for a while", "tidemill workers"),
+        (Workers(unresponsive_but_running=("w1",)), "silent", "have stopped sending heartbeats", "tidemill workers"),
         (HERE, "no_queue", "no worker on queue gpu", "tidemill worker --queues gpu"),
-        (Workers(queues=None), "no_type", "no worker knows type value@1", NEEDS_CODE),
-        (Workers(queues=None, types=HERE.types), "busy", "waits for a free worker", ""),
+        (Workers(queues=None), "no_type", "no worker has type value@1", NEEDS_CODE),
+        (Workers(queues=None, types=HERE.types), "busy", "waiting for a free worker", ""),
     ],
 )
 def test_a_queued_node_waits_for_a_worker(workers: Workers | None, need: str, said: str, command: str) -> None:
@@ -50,7 +50,7 @@ def test_whoever_knows_a_type_must_serve_the_queue_too() -> None:
     other = WorkerCapability(name="other", queues=frozenset({"default"}), types=frozenset({"value@1"}))
     mine = blocker(why(run.kernel, workers=Workers.of([plain, other])), "a")
     assert (mine.need, mine.alive, mine.able_elsewhere) == ("no_type", ("plain", "other"), ("other",))
-    assert "no worker on queue gpu knows type value@1, but other does on other queues" in mine.words
+    assert "no worker on queue gpu has type value@1, but other does on other queues" in mine.words
     assert mine.command == NEEDS_CODE
     alone = blocker(why(run.kernel, workers=Workers.of([other])), "a")
     assert (alone.need, alone.alive, alone.able_elsewhere) == ("no_queue", ("other",), ())
@@ -90,8 +90,8 @@ def test_a_lease_of_a_worker_that_looks_dead_says_so() -> None:
     silent = Workers(queues=None, unresponsive={"w1": 400, "w2": 300})
     mine = blocker(why(run.kernel, leased="run/a/1/-1", workers=silent), "a")
     assert (mine.kind, mine.silent_since_ms, mine.until_ms) == ("lease", 400, 16_000)
-    assert mine.words == "worker w1, which has fallen silent, works on a, attempt 1 of 3"
-    assert "another worker takes over when its lease has run out" in mine.unblock
+    assert mine.words == "worker w1, which has stopped sending heartbeats, works on a, attempt 1 of 3"
+    assert "another worker takes over when its lease expires" in mine.unblock
     others = Workers(queues=None, unresponsive={"w2": 300})
     mine = blocker(why(run.kernel, leased="run/a/1/-1", workers=others), "a")
     assert (mine.silent_since_ms, mine.words) == (None, "worker w1 works on a, attempt 1 of 3")
@@ -124,7 +124,7 @@ def test_a_retry_says_when_and_after_what() -> None:
     run.fail("a", retryable=True)
     mine = blocker(why(run.kernel), "a")
     assert (mine.kind, mine.attempt, mine.max_attempts, mine.until_ms) == ("retry", 2, 3, 2_000)
-    assert mine.error.code == "boom" and mine.words == "a is tried again after boom: attempt 2 of 3"
+    assert mine.error.code == "boom" and mine.words == "a is retried after boom: attempt 2 of 3"
     run.kernel.now = 2_000
     assert blocker(why(run.kernel), "a").kind == "worker"
 
@@ -137,7 +137,7 @@ def test_an_activation_without_its_job_is_missing_it() -> None:
     found = explain(run.flow, run.kernel.state, [], run.kernel.now)
     assert shown(found) == "missing a; missing b; missing c; missing d"
     assert [blocker(found, name).job for name in "abcd"] == ["run/a/1/-1", "wake/b/1/-1", "child/c/1/-1", "run/d/1/-1"]
-    assert "audit" in found.blockers[0].unblock
+    assert "reconciler" in found.blockers[0].unblock
 
 
 def test_an_edge_leads_up_to_what_is_really_live() -> None:
@@ -150,8 +150,8 @@ def test_an_edge_leads_up_to_what_is_really_live() -> None:
     mine = blocker(found, "d")
     assert [(edge.source, edge.status) for edge in mine.undecided] == [("c", "PENDING")]
     assert [(up.node, up.status, up.kind) for up in mine.origins] == [("b", "RUNNING", "lease")]
-    assert mine.words == "d waits for c (PENDING), in the end for b" and mine.since_ms == 5_000
-    assert blocker(found, "c").words == "c waits for b (RUNNING)"
+    assert mine.words == "d is waiting for c (PENDING), ultimately for b" and mine.since_ms == 5_000
+    assert blocker(found, "c").words == "c is waiting for b (RUNNING)"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_join_counts_its_edges(join: Json, needed: int) -> None:
     mine = blocker(why(run.kernel), "z")
     assert (mine.kind, mine.arrived, mine.dead, mine.of, mine.needed) == ("join", 1, 0, 3, needed)
     assert [up.node for up in mine.origins] == ["b", "c"]
-    assert mine.words.startswith(f"z has 1 of the {needed} edges it needs (3 inbound); it waits for b (QUEUED), c")
+    assert mine.words.startswith(f"z has 1 of the {needed} edges it needs (3 inbound); it is waiting for b (QUEUED), c")
 
 
 def test_a_strict_join_with_a_dead_edge_says_that_it_will_be_skipped() -> None:
@@ -219,7 +219,7 @@ def test_a_map_counts_its_items_and_lists_the_first() -> None:
     assert (mine.count, mine.done, mine.failed, mine.unqueued, mine.listed) == (9, 2, 1, 2, 3)
     assert (mine.queued, mine.running, mine.waiting) == (3, 1, 1)
     assert [(item.index, item.attempts, item.error.code) for item in mine.broken] == [(1, 1, "boom")]
-    assert mine.words == "a has 2 of 9 items (3 queued, 1 running, 1 waiting, 2 not let in yet)"
+    assert mine.words == "a has 2 of 9 items (3 queued, 1 running, 1 waiting, 2 not started yet)"
     assert blocker(found, "a", 4).command == "tidemill runs signal {run} paid"
 
 
@@ -254,7 +254,7 @@ def test_people_are_named_with_what_happens_if_they_do_nothing() -> None:
     assert mine.approvers == ("user:ann", "role:ops", "user:cid") and mine.barred == ("user:eve",)
     assert mine.delegated == (("user:bob", "user:cid"),)
     assert (mine.since_ms, mine.until_ms, mine.on_timeout) == (1_000, 6_000, "escalate")
-    assert mine.words == "a waits for people, with 1 of 2 votes so far: Well?"
+    assert mine.words == "a is waiting for people, with 1 of 2 votes so far: Well?"
     assert mine.unblock.endswith("without a decision in time, role:boss is asked")
     assert mine.command == "tidemill approvals decide {run} a approve"
     run.expire("a")
@@ -279,7 +279,7 @@ def test_a_child_is_named_started_or_not() -> None:
     assert "no worker has started yet" in mine.words and mine.command == "tidemill worker"
     run.child_began("a")
     mine = blocker(why(run.kernel), "a")
-    assert (mine.started, mine.words, mine.command) == (True, "a waits for its child run kid", "tidemill why kid")
+    assert (mine.started, mine.words, mine.command) == (True, "a is waiting for its child run kid", "tidemill why kid")
 
 
 def test_whatever_else_a_handler_waits_for_is_told_in_its_words() -> None:
@@ -287,7 +287,7 @@ def test_whatever_else_a_handler_waits_for_is_told_in_its_words() -> None:
     run.result("a", WaitRequested(on="webhook", name="order-7"))
     run.result("b", WaitRequested(on="timer"))
     mine = blocker(why(run.kernel), "a")
-    assert (mine.kind, mine.words, mine.expires_ms) == ("wait", "a waits for webhook order-7", 4_000)
+    assert (mine.kind, mine.words, mine.expires_ms) == ("wait", "a is waiting for webhook order-7", 4_000)
     assert mine.command == "tidemill runs override {run} a --value VALUE"
     assert blocker(why(run.kernel), "b").kind == "wait"
 
@@ -336,9 +336,7 @@ def test_the_headline_counts_what_it_does_not_tell() -> None:
     run.ask("b")
     run.wait("c")
     found = why(run.kernel, leased="run/a/1/-1 run/d/1/-1")
-    assert found.headline == (
-        "b waits for people, with no decision so far: Well?; besides, 2 are being worked on, 1 sleeps"
-    )
+    assert found.headline == ("b is waiting for people, with no decision so far: Well?; also, 2 are running, 1 sleeps")
     assert found.counts == {"person": 1, "lease": 2, "timer": 1}
 
 
@@ -363,7 +361,7 @@ def test_a_failed_run_names_its_first_cause_and_what_followed() -> None:
         ("cause", "refused"),
         ("node", "a failed after 1 attempt with http_failed: 500"),
         ("run", "the run failed with a"),
-        ("failed_with", "2 nodes behind it failed with it and never began"),
+        ("failed_with", "2 nodes downstream of it failed with it and never started"),
         ("cancelled", "1 node cancelled"),
     ]
     assert [link.nodes.names for link in found.chain[-2:]] == [("b", "c"), ("d",)]
@@ -413,7 +411,7 @@ def test_a_completed_run_names_what_was_tolerated_and_never_read() -> None:
     run.end("b", "c")
     found = why(run.kernel)
     assert (found.failures_tolerated, found.tolerated.names, found.unread) == (1, ("a",), {"paid": 2})
-    assert found.headline == "the run completed, tolerated failures: 1, signals that were never read: 2"
+    assert found.headline == "the run completed, tolerated failures: 1, unread signals: 2"
     assert (found.unblock, found.command) == ("", "")
 
 
@@ -458,9 +456,9 @@ def test_a_rollback_names_what_it_leaves() -> None:
     run.undone("a")
     found = why(run.kernel)
     assert (found.rollback, found.left.names, found.blockers) == ("partial", ("b/1/-1",), ())
-    assert found.headline.endswith("its rollback left something undone: b")
+    assert found.headline.endswith("its rollback could not undo: b")
     assert found.left_error is not None and found.left_error.code == "stuck"
-    assert found.unblock.startswith("put right what kept b from being undone")
+    assert found.unblock.startswith("fix what kept b from being undone")
     assert found.command == "tidemill runs rollback {run}"
 
 
@@ -470,7 +468,7 @@ def test_a_run_that_was_rolled_back_is_not_forked_as_it_is() -> None:
     run.undone("a")
     found = why(run.kernel)
     assert (found.rollback, found.left_error) == ("done", None)
-    assert "fork it at a node before what was undone, or start a new one" in found.unblock
+    assert "fork it upstream of what was undone, or start a new run" in found.unblock
     assert found.command == "tidemill runs fork {run} --node NODE"
 
 

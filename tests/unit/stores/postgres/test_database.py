@@ -51,7 +51,7 @@ def test_our_own_options_never_reach_the_driver() -> None:
     [
         ("?poool=3", "no option 'poool'"),
         ("?pool=0", "from 1 to 99"),
-        ("?schema=Bad-Name", "no name of a schema"),
+        ("?schema=Bad-Name", "not a schema name"),
         ("?row_security=maybe", "on or off"),
         ("?schema=a&schema=b", "twice"),
     ],
@@ -104,7 +104,7 @@ async def test_a_server_that_refuses(server: PrivateServer, changed: tuple[str, 
 
 async def test_a_server_that_is_not_there_may_come(server: PrivateServer) -> None:
     found = await refusal(server.url.replace(f":{server.port}/", f":{free_port()}/"))
-    assert isinstance(found, Unavailable) and "see that the server runs" in str(found)
+    assert isinstance(found, Unavailable) and "check that the server runs" in str(found)
 
 
 async def test_another_schema_than_ours_is_left_alone(server: PrivateServer) -> None:

@@ -144,7 +144,7 @@ def test_what_cannot_name_a_file(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a.db-wal", "a.db-shm", "a.db-journal"])
 def test_a_name_that_sqlite_gives_to_files_of_its_own(tmp_path: Path, name: str) -> None:
-    with pytest.raises(Rejected, match="would be removed") as refusal:
+    with pytest.raises(Rejected, match="would be deleted") as refusal:
         SqliteStore(tmp_path / name)
     assert refusal.value.problems[0].code == "store_unusable"
 

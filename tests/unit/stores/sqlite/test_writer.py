@@ -124,7 +124,7 @@ async def test_somebody_who_does_not_let_go(store: SqliteStore, monkeypatch: pyt
     monkeypatch.setattr("tidemill.stores.sqlite.writer.BUSY_WAIT_MS", 50)
     other = apsw.Connection(str(store.path))
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(Unavailable, match="does not let go"):
+    with pytest.raises(Unavailable, match="is locked by another process"):
         await store.commit([commit("a")])
     other.execute("ROLLBACK")
     other.close()

@@ -13,7 +13,7 @@ from tests.fixtures.approvers import refused
 from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.engine import node_types
-from tidemill.engine.node_types import (
+from tidemill.engine.offered_types import (
     CONFIRM_MS,
     NODE_TYPE,
     NODE_TYPE_FORMAT,
@@ -220,7 +220,7 @@ async def test_what_cannot_be_described_is_not_offered(mill: Cluster, caplog: py
     strange = NodeType(name="strange", config_schema={"const": object()})
     assert await offer_types(mill.store, TENANT, [capped, strange, shout().type]) == 1
     assert [row.key for row in await _rows(mill)] == ["shout@1"]
-    assert [record.message for record in caplog.records if "strange@1 cannot be described" in record.message]
+    assert [record.message for record in caplog.records if "strange@1 cannot be published" in record.message]
 
 
 def _newer(row: Row, **fields: Any) -> Row:

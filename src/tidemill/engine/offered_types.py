@@ -109,7 +109,7 @@ def _body(type_: NodeType, image: str, now_ms: int, present: Row | None) -> byte
         # As it is read back: a schema may have tuples.
         mine = _DECODE(body)
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-        LOG.warning("the node type %s cannot be described to other processes: %s", type_.key, error)
+        LOG.warning("the node type %s cannot be published to other processes: %s", type_.key, error)
         return b""
     if present is None:
         return body
