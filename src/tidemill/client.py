@@ -40,6 +40,7 @@ from tidemill.errors import Rejected, TidemillError, for_callers, shorten_traceb
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
+from tidemill.pictures.labels import duration
 from tidemill.security.roles import OPERATOR_TENANT
 from tidemill.settings import Settings
 from tidemill.storage_urls import DEFAULT_URL, store_url, without_password
@@ -204,6 +205,10 @@ def _iterating(
 
 def _started(row: RunRow) -> str:
     return datetime.fromtimestamp(row.created_ms / 1_000, UTC).isoformat(" ", "seconds")
+
+
+def _took(row: RunRow) -> str:
+    return "" if row.ended_ms is None else duration(row.ended_ms - row.created_ms)
 
 
 class Tidemill:
@@ -393,11 +398,11 @@ class Tidemill:
         if self._closed or self._forked:
             return f"{head} · closed</p>"
         try:
-            rows = self.find(limit=HTML_RUNS).rows
+            rows = [row for row in self.find(limit=100).rows if not row.parent][:HTML_RUNS]
         except TidemillError as error:
             return f"{head} · {escape(str(error))}</p>"
-        cells = [(row.run_id, f"{row.workflow}@{row.version}", row.status, _started(row)) for row in rows]
-        return f"{head}</p>{html_table(('run', 'workflow', 'status', 'started'), cells)}"
+        cells = [(row.run_id, f"{row.workflow}@{row.version}", row.status, _started(row), _took(row)) for row in rows]
+        return f"{head}</p>{html_table(('run', 'workflow', 'status', 'started', 'took'), cells)}"
 
     def __enter__(self) -> Tidemill:
         return self

@@ -391,7 +391,7 @@ def test_a_failed_run_raises_when_asked_to(mill: Tidemill) -> None:
     assert isinstance(raised.value, tidemill.TidemillError)
     assert (raised.value.run_id, raised.value.node, raised.value.code) == ("bad", "a", "broken")
     assert repr(run) == (
-        "RunView('bad', workflow='failing@1', status='FAILED', failed_node='a', error='no <b>luck</b>')"
+        "RunView('bad', workflow='failing@1', status='FAILED', failed_node='a', error='no <b>luck</b> [broken]')"
     )
 
 
@@ -430,6 +430,24 @@ def test_the_output_is_what_the_workflow_returns(mill: Tidemill, outputs: str, o
 def test_the_outputs_of_several_last_nodes_stay_together(mill: Tidemill) -> None:
     run = mill.run("name: two\nnodes: [{id: a, type: value, config: 1}, {id: b, type: value, config: 2}]\n")
     assert run.output == run.outputs == {"a": 1, "b": 2}
+
+
+def test_notebooks_see_the_traceback_what_was_handled_and_no_children(mill: Tidemill) -> None:
+    def lookup() -> int:
+        return {"a": 1}["missing"]
+
+    mill.register(lookup)
+    python: dict[str, Any] = {"type": "python", "retry": 1, "config": {"function": "lookup"}}
+    run = mill.run({"name": "lookup", "nodes": [{"id": "a", **python}]})
+    assert "error=\"KeyError: 'missing' [exception]\"" in repr(run)
+    html = run._repr_html_()
+    assert "KeyError: &#x27;missing&#x27; [exception]" in html and "<pre>Traceback (most recent call last)" in html
+    handled = mill.run({"name": "handled", "nodes": [{"id": "a", "on_error": "continue", **python}]})
+    assert "<td>tolerated</td>" in handled._repr_html_()
+    mill.publish(HELLO)
+    mill.run({"name": "parent", "nodes": [{"id": "kid", "type": "workflow", "config": {"workflow": "hello"}}]})
+    shown = mill._repr_html_()
+    assert "parent@1" in shown and "hello@1" not in shown and "<th>took</th>" in shown
 
 
 def test_notebooks_see_tables_without_markup_of_others(mill: Tidemill) -> None:

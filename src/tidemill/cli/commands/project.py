@@ -183,7 +183,7 @@ def _watch(mill: Tidemill, session: StoreSession, run_id: str) -> int:
     if session.as_json:
         print_json(view.to_dict())
     else:
-        print_end(view, board)
+        print_end(view, board, why=session.command("why", view.run_id))
     return main.OK if view.status == "COMPLETED" else main.FAILED
 
 

@@ -551,4 +551,6 @@ class RunService(RunActions):
             raise rejected(
                 "run_ambiguous", f"{len(found)} run ids start with {text}", hint=f"type more characters: {shown}"
             )
+        if not found and text.startswith("@"):
+            raise rejected("run_unknown", f"there is no run {text}", hint=f"the newest run is {LAST}")
         return found[0] if found else text
