@@ -22,7 +22,7 @@ from tidemill.api.auth import Access
 from tidemill.async_client import AsyncTidemill
 from tidemill.engine.views import plain
 from tidemill.errors import Rejected, Unavailable
-from tidemill.remote import runs
+from tidemill.remote import requests, runs
 
 DOUBLE = """
 name: double
@@ -504,6 +504,20 @@ async def test_many_starts_are_all_or_none_also_over_several_requests(
         large = [{"n": n, "text": "x" * 250_000} for n in range(10)]
         assert len(await remote.start_many("double", large)) == 10, "together they are too large for one request"
         assert await server.engine.count() == 17
+
+
+async def test_a_page_may_be_longer_than_a_server_answers_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "PAGE", 3)
+    async with api_server(sqlite_url(tmp_path), work=False) as server, tidemill.aconnect(server.url) as remote:
+        await remote.publish(DOUBLE)
+        await remote.start_many("double", [{"n": n} for n in range(8)])
+        for limit in (2, 3, 7, 8, 501):
+            assert await remote.find(limit=limit) == await server.engine.runs.find(limit=limit)
+        started = await remote.audit(action="runs.start", limit=7)
+        assert started == await server.engine.audit.find(action="runs.start", limit=7) and len(started[0]) == 7
+        assert (await remote.bulk("cancel", "workflow:double", limit=5)).done == 5
 
 
 @pytest.mark.parametrize("fault", FAULTS)
