@@ -585,6 +585,20 @@ async def test_what_cannot_be_repeated_is_not(tmp_path: Path) -> None:
         assert (await remote.tags("double"))["stable"] == 1
 
 
+async def test_many_waits_do_not_hold_up_other_requests(tmp_path: Path) -> None:
+    async with api_server(sqlite_url(tmp_path), work=False) as server, tidemill.aconnect(server.url) as remote:
+        await remote.publish(SLEEPS)
+        run_ids = await remote.start_many("sleeps", [{}] * 150)
+        waiting = [asyncio.create_task(remote.result(run_id)) for run_id in run_ids]
+        await asyncio.sleep(0.1)
+        # As long as the server lets one of them wait, but for a moment.
+        async with asyncio.timeout(runs.WAIT_S - 5):
+            assert (await remote.show(run_ids[0])).status == "RUNNING"
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
 async def test_result_and_follow_survive_a_restart_of_the_server(tmp_path: Path) -> None:
     port = 0
     async with api_server(sqlite_url(tmp_path)) as server:
