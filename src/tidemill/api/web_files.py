@@ -1,4 +1,4 @@
-"""The built files of the web page (`make web`), answered where no route of the API is.
+"""The built files of the web page (`make web`), served where the API has no route.
 
 `index.html` is answered for the addresses of pages only, with the path under which the application is reached and a
 nonce for style elements; other files have their content's hash in their names, so browsers keep them for good. What is

@@ -1,4 +1,4 @@
-"""Usage: what the runs of a workflow took, day by day. One small row per day and workflow.
+"""Usage of each workflow by day: one small row per day and workflow.
 
 The commit that ends a run writes into its row what is known of it then. `UsageRollup` adds ended runs to the rows of
 their days, as a maintenance task. It goes through the runs in the order of their starts, up to a minute ago, and notes
