@@ -271,7 +271,7 @@ class Prompter:
                 run_id, event["node"], visit=event["visit"], index=None if index == NOT_AN_ITEM else index
             )
         except Rejected:
-            return  # It has gone on since.
+            return  # It has continued since.
         if view.status != "pending":
             return
         if self._talks and may_decide(view, self._actor, self._roles):

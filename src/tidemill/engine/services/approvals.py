@@ -321,7 +321,7 @@ class ApprovalService:
         return await self._after(run_id, node, shown)
 
     async def _after(self, run_id: str, node: str, shown: ApprovalView) -> ApprovalView:
-        """The approval as the decision has left it; a loop may have gone on to the next visit since."""
+        """The approval as the decision has left it; a loop may have continued with the next visit since."""
         try:
             return await self.show(run_id, node, visit=shown.visit, index=None if shown.index < 0 else shown.index)
         except Rejected:
