@@ -40,6 +40,7 @@ from tidemill.errors import Rejected, TidemillError, for_callers, shorten_traceb
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
+from tidemill.pictures.labels import duration
 from tidemill.security.roles import OPERATOR_TENANT
 from tidemill.settings import Settings
 from tidemill.storage_urls import DEFAULT_URL, store_url, without_password
@@ -204,6 +205,10 @@ def _iterating(
 
 def _started(row: RunRow) -> str:
     return datetime.fromtimestamp(row.created_ms / 1_000, UTC).isoformat(" ", "seconds")
+
+
+def _took(row: RunRow) -> str:
+    return "" if row.ended_ms is None else duration(row.ended_ms - row.created_ms)
 
 
 class Tidemill:
@@ -393,11 +398,11 @@ class Tidemill:
         if self._closed or self._forked:
             return f"{head} · closed</p>"
         try:
-            rows = self.find(limit=HTML_RUNS).rows
+            rows = [row for row in self.find(limit=100).rows if not row.parent][:HTML_RUNS]
         except TidemillError as error:
             return f"{head} · {escape(str(error))}</p>"
-        cells = [(row.run_id, f"{row.workflow}@{row.version}", row.status, _started(row)) for row in rows]
-        return f"{head}</p>{html_table(('run', 'workflow', 'status', 'started'), cells)}"
+        cells = [(row.run_id, f"{row.workflow}@{row.version}", row.status, _started(row), _took(row)) for row in rows]
+        return f"{head}</p>{html_table(('run', 'workflow', 'status', 'started', 'took'), cells)}"
 
     def __enter__(self) -> Tidemill:
         return self
@@ -422,8 +427,9 @@ class Tidemill:
         return self._answered(answer)
 
     def _answered(self, answer: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(answer, self._loop)
+        future: Future[T] = Future()
         self._asked.add(future)
+        self._loop.call_soon_threadsafe(self._compute, answer, future)
         try:
             return future.result()
         except CancelledError:
@@ -434,6 +440,16 @@ class Tidemill:
             raise
         finally:
             self._asked.discard(future)
+
+    def _compute(self, answer: Coroutine[Any, Any, T], future: Future[T]) -> None:
+        """In the loop: compute an answer in a task, which a cancelled future cancels."""
+        task = self._loop.create_task(_tell(answer, future))
+
+        def stop(over: Future[T]) -> None:
+            if over.cancelled():
+                self._loop.call_soon_threadsafe(task.cancel)
+
+        future.add_done_callback(stop)
 
     def _on_claims_refused(self, refusal: Rejected) -> None:
         """In the loop: stop claiming jobs. Running attempts may still end; after that nothing more happens."""
@@ -459,6 +475,23 @@ class Tidemill:
         await self._loop.shutdown_default_executor()
         self._ended = True
         self._loop.stop()
+
+
+async def _tell(answer: Coroutine[Any, Any, T], future: Future[T]) -> None:
+    """Compute an answer and hand it to the thread that waits for it, without another step of the loop."""
+    try:
+        value = await answer
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    except BaseException as error:
+        if future.set_running_or_notify_cancel():
+            future.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
+    else:
+        if future.set_running_or_notify_cancel():
+            future.set_result(value)
 
 
 class _BufferedIterator(Generic[T]):

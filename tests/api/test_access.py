@@ -396,6 +396,7 @@ async def test_the_first_key_closes_a_server_without_authentication(
         sqlite_url(tmp_path), access=lambda engine: Access.open(engine, hosts=()), work=False
     ) as found:
         assert (await found.http.get("/me")).json()["name"] == "local"
+        assert problem(await found.http.post("/session")) == (401, "unauthenticated"), "it would outlive the open door"
         key = await key_of(found, "viewer")
         assert problem(await found.http.get("/me")) == (401, "unauthenticated")
         assert (await found.http.get("/me", headers=bearer(key))).json()["roles"] == ["viewer"]

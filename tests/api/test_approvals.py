@@ -13,6 +13,7 @@ import pytest
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tests.fixtures.approvers import human, signal
 from tests.fixtures.callers import TestAccess, as_caller
+from tidemill.api.routes import run_actions
 from tidemill.api.server_limits import ServerLimits
 from tidemill.engine.views import activation_id
 from tidemill.security.signing import DecisionLinks
@@ -398,3 +399,33 @@ async def test_behind_a_decision_only_deciders_change_the_graph(server: ApiServe
     assert await change(f"{run}/patch", {**patch, "retry": True, "dry_run": True}, author) == (200, "")
     assert await change(f"{run}/patch", {**patch, "retry": True}, ADMIN) == (200, "")
     assert (await server.engine.result("run/1")).status == "COMPLETED"
+
+
+async def test_behind_a_vote_only_deciders_change_the_graph(server: ApiServer) -> None:
+    author = as_caller("anna", "author", "operator")
+    approval_id = await asked(server, asking(quorum=2))
+    assert (await decided(server, approval_id, "approve", ALICE)).json()["status"] == "pending"
+    patch = {"operations": [{"op": "replace", "path": "/nodes/ship/config", "value": "elsewhere"}]}
+    refused = await server.http.post("/runs/run%2F1/patch", json=patch, headers=author)
+    assert (refused.status_code, refused.json()["code"]) == (403, "not_allowed")
+    forked = await server.http.post("/runs/run%2F1/fork", json={"inputs": {"n": 1}}, headers=author)
+    again = await pending(server, forked.json()["run_id"])
+    assert (await server.http.get(f"/approvals/{again}", headers=ALICE)).json()["votes"] == [], "it asks her again"
+
+
+async def test_a_fork_with_other_inputs_has_no_decision_that_was_made_meanwhile(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = as_caller("anna", "author", "operator")
+    approval_id = await asked(server, asking())
+    check = run_actions.check_decisions
+
+    async def check_slowly(*asked: Any) -> int | None:
+        found = await check(*asked)
+        assert (await decided(server, approval_id, "approve", ALICE)).status_code == 200
+        return found
+
+    monkeypatch.setattr(run_actions, "check_decisions", check_slowly)
+    forked = await server.http.post("/runs/run%2F1/fork", json={"inputs": {"n": 1}}, headers=author)
+    assert (await server.engine.result("run/1")).status == "COMPLETED"
+    await pending(server, forked.json()["run_id"])

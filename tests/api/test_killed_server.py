@@ -12,6 +12,7 @@ from tests.api.killed_server import DOCUMENT, Campaign
 from tests.fixtures.api_server import sqlite_url, sse_frames
 from tests.fixtures.serve_process import ServeProcess, serving
 from tests.fixtures.servers import postgres_server
+from tests.fixtures.worker_processes import until
 
 
 async def test_what_a_killed_server_has_acknowledged_is_neither_lost_nor_done_twice(tmp_path: Path) -> None:
@@ -69,3 +70,17 @@ async def test_a_server_that_is_told_to_stop_answers_what_is_under_way(server: S
             await asyncio.to_thread(httpx2.get, f"{server.url}/livez")
     finally:
         server.bury()
+
+
+async def test_workers_beside_a_killed_server_end_with_it(tmp_path: Path) -> None:
+    """A server that is started again would have as many more each time."""
+    with serving(tmp_path, sqlite_url(tmp_path), "--workers", "2") as server:
+        assert "2 workers outside this process" in server.said
+        async with httpx2.AsyncClient(base_url=f"{server.url}/api/v1", timeout=60) as http:
+            workers: list[int] = []
+            async with asyncio.timeout(60):
+                while len(workers) < 2:
+                    workers = [each["pid"] for each in (await http.get("/workers")).json()["items"]]
+        await asyncio.to_thread(server.kill)
+        for pid in workers:
+            await asyncio.to_thread(until, lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"{pid} is there", 60)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.api.test_approvals import asking, pending
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
+from tests.fixtures.api_world import operations
 
 FAILING = {"name": "failing", "nodes": [{"id": "a", "type": "fail"}]}
 
@@ -79,3 +80,16 @@ async def test_operations_tell_which_credential_they_take(server: ApiServer) -> 
     assert document["security"] == [{"bearer": []}, {"session": []}]
     without = {path for path, item in document["paths"].items() for each in item.values() if each.get("security") == []}
     assert without == {"/livez", "/readyz", "/api/v1/errors/{code}", "/api/v1/decisions/{token}"}
+
+
+async def test_every_body_has_an_example(server: ApiServer) -> None:
+    document, without = server.app.openapi(), list[str]()
+    for method, path, operation in operations(document):
+        body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+        if body is not None:
+            schema = next((each for each in body["schema"].get("anyOf", ()) if "$ref" in each), body["schema"])
+            schema = document["components"]["schemas"].get(schema.get("$ref", "").rpartition("/")[2], schema)
+            places = (body, schema, *schema.get("properties", {}).values())
+            if not any({"example", "examples"} & {*each} for each in places):
+                without.append(f"{method} {path}")
+    assert without == []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.api_server import ApiServer, SseFrame, api_server, sqlite_url, sse_frames
-from tidemill.api import streams
+from tidemill.api import connections, streams
 from tidemill.api.auth import Access
 from tidemill.api.server_limits import ServerLimits
 from tidemill.engine.engine import Engine
@@ -147,6 +147,41 @@ async def test_parts_of_results_have_no_id(server: ApiServer) -> None:
     assert (seen[-1].id, seen[-1].data["fraction"]) == (None, 0.5)
 
 
+async def slow_client(server: ApiServer, run_id: str) -> socket.socket:
+    """A connection that follows a run, and takes little of it until it is read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.connect(("127.0.0.1", server.port))
+    client.setblocking(False)
+    request = f"GET /api/v1/runs/{run_id}/stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    await asyncio.get_running_loop().sock_sendall(client, request.encode())
+    return client
+
+
+async def test_a_connection_that_takes_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To close it would wait until the client takes what it was sent."""
+    monkeypatch.setattr(streams, "STALLED_S", 0.1)
+    monkeypatch.setattr(connections, "STALLED_MS", 500)
+    lost = asyncio.Queue[int]()
+    end = connections.BoundedConnection.connection_lost
+
+    def note(connection: connections.BoundedConnection, error: Exception | None) -> None:
+        assert connection.client is not None
+        lost.put_nowait(connection.client[1])
+        end(connection, error)
+
+    monkeypatch.setattr(connections.BoundedConnection, "connection_lost", note)
+    async with api_server(sqlite_url(tmp_path), send_buffer=4_096) as server:
+        large = {"id": "m", "type": "value", "config": "x" * 5_000, "map": {"over": "{{ range(500) | list }}"}}
+        await server.publish({"name": "large", "nodes": [large]})
+        run_id = await started(server, "large")
+        await server.get(f"/runs/{run_id}/result", timeout=60)
+        with await slow_client(server, run_id) as client:
+            async with asyncio.timeout(30):
+                while await lost.get() != client.getsockname()[1]:
+                    pass
+
+
 async def test_a_slow_client_is_closed_with_the_place_to_resume_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,12 +195,7 @@ async def test_a_slow_client_is_closed_with_the_place_to_resume_from(
     async with api_server(sqlite_url(tmp_path), send_buffer=4_096) as server:
         await server.publish({"name": "long", "nodes": nodes})
         run_id = await started(server, "long")
-        client = socket.socket()
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        client.connect(("127.0.0.1", server.port))
-        client.setblocking(False)
-        request = f"GET /api/v1/runs/{run_id}/stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        await asyncio.get_running_loop().sock_sendall(client, request.encode())
+        client = await slow_client(server, run_id)
         await followed(server, 1)
         await server.post(f"/runs/{run_id}/signal", {"name": "go"})
         assert (await server.get(f"/runs/{run_id}/result", timeout=60))["status"] == "COMPLETED"
@@ -227,6 +257,50 @@ async def test_a_revoked_credential_ends_the_stream(tmp_path: Path, monkeypatch:
         await followed(server, 1)
         revoked.append(True)
         assert (await following)[-1].data["reason"] == "unauthenticated"
+
+
+async def test_a_revoked_credential_ends_a_stream_that_still_reads_what_was_before(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "RECHECK_S", 0.0)
+    monkeypatch.setattr(streams, "PAGE", 2)
+    await server.publish(CHAIN)
+    run_id = await started(server, "chain")
+    await server.get(f"/runs/{run_id}/result")
+    asked: list[bool] = []
+
+    async def recheck() -> None:
+        asked.append(True)
+        if len(asked) == 2:
+            raise rejected("key_revoked", "the key was revoked")
+
+    services = server.engine.for_tenant("default")
+    reading = server.app.state.streams.run(services, run_id, 0, live=False, logs=False, recheck=recheck)
+    told = b"".join([chunk async for chunk in reading]).decode().split("\n\n")
+    assert [each.partition("\n")[0] for each in told[1:3]] == ["id: 1", "id: 2"]
+    assert json.loads(told[3].partition("data: ")[2]) == {"after": "2", "reason": "key_revoked"}
+
+
+async def test_what_happens_while_the_credential_is_asked_for_comes_before_the_end(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = await waiting_at_the_gate(server)
+    monkeypatch.setattr(streams, "RECHECK_S", 0.0)
+    known = len(await server.events(run_id))
+
+    async def recheck() -> None:
+        """The store takes long to answer: meanwhile the run ends, and its feed has told so."""
+        if (await server.engine.show(run_id)).status == "RUNNING":
+            await server.engine.signal(run_id, "go")
+            await server.engine.result(run_id)
+            (feed,) = server.app.state.streams.all_feeds()
+            await feed.task
+
+    services = server.engine.for_tenant("default")
+    reading = server.app.state.streams.run(services, run_id, known, live=False, logs=False, recheck=recheck)
+    text = b"".join([chunk async for chunk in reading]).decode()
+    ids = [int(line.removeprefix("id: ")) for line in text.splitlines() if line.startswith("id: ")]
+    assert "event: end" in text and ids == [event["seq"] for event in (await server.events(run_id))[known:]]
 
 
 async def test_a_revoked_key_is_noticed_within_five_seconds() -> None:

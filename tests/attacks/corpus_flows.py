@@ -157,6 +157,46 @@ COMPUTED: tuple[Row, ...] = (
         neighbours=True,
     ),
     Run(
+        "map: a list that is small as text and large in memory",
+        (
+            document(
+                node("value", "{{ inputs.a }}", map={"over": list(range(25))}),
+                node("value", "{{ x.output | length }}", "y", dependencies=["x"]),
+            ),
+        ),
+        Fails("output_too_large"),
+        inputs={"a": [0.5] * 200_000},
+        neighbours=True,
+    ),
+    Run(
+        "map: many outputs that are almost large",
+        (document(node("value", "{{ 'x' * 60000 }}{{ item }}", map={"over": list(range(1_200))})),),
+        Fails("output_too_large"),
+        neighbours=True,
+    ),
+    Run(
+        "render: outputs with much behind them",
+        (
+            document(
+                *(node("value", "{{ inputs.a }}", f"n{n}") for n in range(160)),
+                outputs="".join(f"{{{{ n{n}.output[0] }}}}" for n in range(160)),
+            ),
+        ),
+        Fails("outputs_failed"),
+        inputs={"a": "x" * 900_000},
+        neighbours=True,
+    ),
+    Run(
+        "children: one that returns much",
+        (
+            document(*(node("value", "{{ inputs.a }}", f"n{n}") for n in range(80)), name="inner"),
+            document(node("workflow", {"workflow": "inner", "inputs": "{{ inputs }}"}, retry=1)),
+        ),
+        Fails("child_failed"),
+        inputs={"a": "x" * 900_000},
+        neighbours=True,
+    ),
+    Run(
         "render: one text behind many nodes",
         (
             document(

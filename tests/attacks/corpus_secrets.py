@@ -136,6 +136,19 @@ ANYHOW = Ends(
 ORIGINS: tuple[Row, ...] = (
     leads("a redirect with a header", ANYHOW, headers=HEADER),
     leads("a redirect with a bearer", ANYHOW, auth={"bearer": SECRET}),
+    *(
+        leads(f"a redirect with a secret as {name}", ANYHOW, headers={name: SECRET})
+        for name in ("User-Agent", "Accept", "Accept-Language")
+    ),
+    leads("a redirect with an agent as auth", ANYHOW, auth={"header": {"name": "User-Agent", "value": SECRET}}),
+    leads("a redirect with a type", ANYHOW, "/keep", headers={"Content-Type": f"text/{SECRET}"}),
+    leads(
+        "a page elsewhere with an agent",
+        ANYHOW,
+        "/pages",
+        headers={"User-Agent": SECRET},
+        pagination={"next": "$.next", "items": "$.items"},
+    ),
     leads("a redirect with a password", ANYHOW, auth={"basic": {"username": "a", "password": SECRET}}),
     leads("a redirect with a query", ANYHOW, query={"a": SECRET}),
     leads("a redirect with a body", ANYHOW, "/keep", body={"json": {"a": SECRET}}),

@@ -118,6 +118,10 @@ FORBIDDEN: tuple[Row, ...] = (
     store("SELECT writefile('/tmp/tidemill-attack', 'x') AS n"),
     store("SELECT fts3_tokenizer('x') AS n"),
     store("SELECT sqlite_compileoption_get(1) AS n"),
+    store("SELECT json_patch('{}', '{}') AS n"),
+    store(
+        "SELECT " + ", ".join(f"upper('a') AS c{n}" for n in range(501)), Fails("sql_failed", "more than 500 places")
+    ),
     store("SELECT 1; DROP TABLE x", Refused("config_invalid")),
     store("SELECT 1 AS n -- \n; SELECT 2 AS n", Refused("config_invalid")),
     store("SELECT 1 AS n\x00; DROP TABLE x", Refused("config_invalid")),
@@ -155,6 +159,30 @@ HEAVY: tuple[Row, ...] = tuple(
         "CREATE TABLE wide (" + ", ".join(f"c{n}" for n in range(2_000)) + ")",
     )
 )
+
+LONG = "printf('%.*c', 64000, '0')"
+STRAIGHT: tuple[Row, ...] = (
+    Run(
+        "store: many patterns without a loop",
+        (on_store("SELECT " + ", ".join(f"{LONG} LIKE '%{'_' * 190}1' AS c{n}" for n in range(150))),),
+        Fails("sql_failed", "200 ms"),
+        grants=SQL_ON,
+        neighbours=True,
+    ),
+    Run(
+        "store: many characters to trim",
+        (
+            on_store(
+                "SELECT "
+                + ", ".join(f"length(trim({LONG}, printf('%.*c', 5000, '1') || '0')) AS c{n}" for n in range(60))
+            ),
+        ),
+        Ends(("sql_failed",)),
+        grants=SQL_ON,
+        neighbours=True,
+    ),
+)
+"""Statements that never get to the place where SQLite looks at the clock."""
 
 MORE_STORE: tuple[Row, ...] = (
     Run(
@@ -310,8 +338,13 @@ OPERATORS: tuple[Row, ...] = (
     Run(
         "crm: a database that nobody has named",
         (document(once("sql", {"database": "../store.db", "statement": "SELECT 1 AS n"})),),
-        Refused("database_unknown"),
+        Refused("database_unknown", "`NAME = "),
         database=CRM,
+    ),
+    Run(
+        "crm: a database that is not granted",
+        (document(once("sql", {"database": "hr", "statement": "SELECT 1 AS n"})),),
+        Refused("database_unknown", '`hr = "postgresql://…"` under `[databases]`'),
     ),
     Run(
         "crm: a database that data chooses",
@@ -322,4 +355,4 @@ OPERATORS: tuple[Row, ...] = (
     ),
 )
 
-SQL_ROWS: tuple[Row, ...] = (*OTHERS_ROWS, *FORBIDDEN, *HEAVY, *MORE_STORE, *OPERATORS)
+SQL_ROWS: tuple[Row, ...] = (*OTHERS_ROWS, *FORBIDDEN, *HEAVY, *STRAIGHT, *MORE_STORE, *OPERATORS)

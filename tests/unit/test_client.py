@@ -78,6 +78,25 @@ def test_run_takes_a_name_or_a_document(mill: Tidemill, tmp_path: Path) -> None:
     assert mill.run(file).outputs == {"b": "hello world"}
 
 
+def test_start_takes_what_run_takes(mill: Tidemill, tmp_path: Path) -> None:
+    file = tmp_path / "flow.yaml"
+    file.write_text(HELLO)
+    for document in (HELLO, {"name": "m", "nodes": [{"id": "b", "type": "value", "config": "hello world"}]}, file):
+        assert mill.result(mill.start(document)).outputs == {"b": "hello world"}
+        assert [mill.result(each).ok for each in mill.start_many(document, [{}, {}])] == [True, True]
+
+
+def test_many_runs_of_a_workflow_in_python_are_started(mill: Tidemill) -> None:
+    runs = mill.start_many(doubled, [{"n": 1}, {"n": 2}])
+    assert [mill.result(each).output for each in runs] == [2, 4]
+
+
+def test_the_name_of_a_file_is_no_document(mill: Tidemill) -> None:
+    with pytest.raises(tidemill.Rejected) as refused:
+        mill.publish("flow.yaml")
+    assert refused.value.problems[0].hint == 'the document in a file is `Path("flow.yaml")`'
+
+
 def test_a_run_from_its_start_to_its_end(mill: Tidemill) -> None:
     mill.publish(HELLO)
     run_id = mill.start("hello", {"who": "you"}, labels={"team": "blue"})
@@ -108,6 +127,16 @@ def test_errors_are_the_engines_own(mill: Tidemill) -> None:
 
 def _files(error: BaseException) -> list[str]:
     return [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+@tidemill.task
+def twice(n: int) -> int:
+    return 2 * n
+
+
+@tidemill.workflow
+def doubled(n: int) -> int:
+    return twice(n)
 
 
 @tidemill.workflow
@@ -362,7 +391,7 @@ def test_a_failed_run_raises_when_asked_to(mill: Tidemill) -> None:
     assert isinstance(raised.value, tidemill.TidemillError)
     assert (raised.value.run_id, raised.value.node, raised.value.code) == ("bad", "a", "broken")
     assert repr(run) == (
-        "RunView('bad', workflow='failing@1', status='FAILED', failed_node='a', error='no <b>luck</b>')"
+        "RunView('bad', workflow='failing@1', status='FAILED', failed_node='a', error='no <b>luck</b> [broken]')"
     )
 
 
@@ -401,6 +430,24 @@ def test_the_output_is_what_the_workflow_returns(mill: Tidemill, outputs: str, o
 def test_the_outputs_of_several_last_nodes_stay_together(mill: Tidemill) -> None:
     run = mill.run("name: two\nnodes: [{id: a, type: value, config: 1}, {id: b, type: value, config: 2}]\n")
     assert run.output == run.outputs == {"a": 1, "b": 2}
+
+
+def test_notebooks_see_the_traceback_what_was_handled_and_no_children(mill: Tidemill) -> None:
+    def lookup() -> int:
+        return {"a": 1}["missing"]
+
+    mill.register(lookup)
+    python: dict[str, Any] = {"type": "python", "retry": 1, "config": {"function": "lookup"}}
+    run = mill.run({"name": "lookup", "nodes": [{"id": "a", **python}]})
+    assert "error=\"KeyError: 'missing' [exception]\"" in repr(run)
+    html = run._repr_html_()
+    assert "KeyError: &#x27;missing&#x27; [exception]" in html and "<pre>Traceback (most recent call last)" in html
+    handled = mill.run({"name": "handled", "nodes": [{"id": "a", "on_error": "continue", **python}]})
+    assert "<td>tolerated</td>" in handled._repr_html_()
+    mill.publish(HELLO)
+    mill.run({"name": "parent", "nodes": [{"id": "kid", "type": "workflow", "config": {"workflow": "hello"}}]})
+    shown = mill._repr_html_()
+    assert "parent@1" in shown and "hello@1" not in shown and "<th>took</th>" in shown
 
 
 def test_notebooks_see_tables_without_markup_of_others(mill: Tidemill) -> None:

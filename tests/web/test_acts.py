@@ -89,7 +89,7 @@ def test_signal(page: Page, server: Server, waiting: str) -> None:
     page.get_by_role("button", name="Send the signal").first.click()
     dialog = page.get_by_role("dialog", name="Send a signal")
     expect(dialog.get_by_label("Name")).to_have_value("courier")
-    expect(dialog).to_contain_text("courier takes it and goes on")
+    expect(dialog).to_contain_text("courier takes it and continues")
     dialog.get_by_role("textbox", name="Payload").click()
     page.keyboard.type('{"name": ')
     expect(dialog).to_contain_text("not JSON yet")
@@ -106,6 +106,7 @@ def test_settle_by_hand_and_skip(page: Page, server: Server, waiting: str) -> No
     dialog = page.get_by_role("dialog", name="Settle courier by hand")
     dialog.get_by_role("textbox", name="Output").click()
     page.keyboard.type('"by bicycle"')
+    expect(dialog).to_contain_text("Continues with: left")
     finish(dialog, "Settle")
     assert server.until(waiting, "COMPLETED")["nodes"]["left"]["output"] == "by bicycle"
     other = server.start("waits")

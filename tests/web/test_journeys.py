@@ -78,7 +78,7 @@ def test_watch_an_agent(page: Page, server: Server) -> None:
 
 def test_fix_and_continue(page: Page, server: Server, failed: str) -> None:
     open_screen(page, server, f"/runs/{failed}")
-    page.get_by_role("button", name="Fix and continue").click()
+    page.get_by_role("complementary").get_by_role("button", name="Fix and continue").click()
     dialog = page.get_by_role("dialog", name=re.compile("Patch this run of nightly-report@"))
     editor = dialog.get_by_role("textbox", name="Document of the run")
     expect(editor).to_contain_text("currency")
@@ -93,7 +93,7 @@ def test_fix_and_continue(page: Page, server: Server, failed: str) -> None:
     verdict = dialog.get_by_role("group", name="What the patch does")
     expect(verdict).to_contain_text("convert")
     expect(dialog).to_contain_text("EURO")
-    dialog.get_by_label(re.compile("What it is about")).fill("the currency is called EUR")
+    dialog.get_by_label(re.compile("What the patch is about")).fill("the currency is called EUR")
     dialog.get_by_role("button", name="Apply and retry").click()
     expect(page.get_by_role("button", name=re.compile("^publish ?, value, succeeded"))).to_be_visible()
     run = server.run(failed)
@@ -134,6 +134,40 @@ def test_fork(page: Page, server: Server) -> None:
     assert done in str(server.until(forked, "COMPLETED")["forked_from"])
 
 
+def test_a_run_that_succeeded_is_forked_as_a_whole(page: Page, server: Server) -> None:
+    """Nothing of it is left: its fork would do nothing."""
+    done = server.start("lead-triage", {"message": "Hello"})
+    server.until(done, "COMPLETED")
+    open_screen(page, server, f"/runs/{done}")
+    page.get_by_role("group", name="Actions", exact=True).get_by_role("button", name="Fork").click()
+    dialog = page.get_by_role("dialog", name="Fork the run")
+    first = server.get(f"/runs/{done}?graph=true")["graph"]["entries"][0]
+    expect(dialog.get_by_label("Runs again from")).to_have_value(first)
+    expect(dialog.get_by_text("only what is left")).to_have_count(0)
+
+
+def test_a_run_that_retries_says_what_failed(page: Page, server: Server) -> None:
+    run_id = server.start("supplier-sync")
+    server.until_node(run_id, "pull", "QUEUED")
+    open_screen(page, server, f"/runs/{run_id}")
+    header = page.get_by_role("main").locator("header").first
+    expect(header).to_contain_text("ConnectionError Northwind does not answer")
+    expect(header).to_contain_text("next attempt")
+
+
+def test_a_letter_whose_run_has_ended(page: Page, server: Server) -> None:
+    """What cannot be reprocessed says why, and what to do instead."""
+    run_id = server.start("catalogue-import")
+    server.until(run_id, "COMPLETED")
+    open_screen(page, server, f"/dead-letters?q=run:{run_id}")
+    page.get_by_role("row", name=re.compile("has no price")).first.click()
+    page.get_by_role("dialog").get_by_role("button", name="Reprocess", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_have_count(1)
+    expect(dialog).to_contain_text("Nothing can be reprocessed")
+    expect(dialog).to_contain_text("Discard the letter, or open its run and fork it")
+
+
 def test_start_a_run_from_a_form(page: Page, server: Server, watch: Watch) -> None:
     open_screen(page, server, "/start/invoice-approval")
     page.get_by_label(re.compile("Invoice number")).fill("2044")
@@ -142,6 +176,13 @@ def test_start_a_run_from_a_form(page: Page, server: Server, watch: Watch) -> No
     watch.expected += ["422", "400"]
     page.get_by_role("button", name="Start the run").click()
     expect(page.get_by_role("alert").first).to_be_visible()
+    expect(page.get_by_label(re.compile("Invoice number"))).to_be_focused()
+    # What is missing is asked for plainly; what is wrong says what it takes.
+    page.get_by_label(re.compile("Supplier")).fill("")
+    page.get_by_role("button", name="Start the run").click()
+    expect(page.get_by_text("Please fill this in.", exact=True)).to_be_visible()
+    expect(page.get_by_label(re.compile("Invoice number"))).to_be_focused()
+    page.get_by_label(re.compile("Supplier")).fill("Northwind \N{SLIGHTLY SMILING FACE} \u05d0\u05d1\u05d2")
     page.get_by_label(re.compile("Invoice number")).fill("IN-2044")
     page.get_by_role("button", name="Start the run").click()
     expect(page.get_by_role("heading", name="invoice-approval", level=1)).to_be_visible()
@@ -164,6 +205,27 @@ def test_approve_on_a_phone(new_page: NewPage, server: Server, watch: Watch) -> 
     approve.tap()
     expect(page.get_by_text("approved").first).to_be_visible()
     assert server.until(run_id, "COMPLETED")["outputs"]["from"] == "Projects"
+
+
+def test_decide_by_a_signed_link(new_page: NewPage, server: Server, watch: Watch) -> None:
+    watch.expected.append("404 (Not Found)")
+    run_id = server.start("invoice-approval", {"number": "IN-8", "supplier": "Acme Links", "amount": 700})
+    approval = server.approval(run_id)["approval_id"]
+    url = server.post(f"/approvals/{approval}/links")["url"]
+    page = new_page(viewport=PHONE, has_touch=True, is_mobile=True)
+    page.goto(url)
+    expect(page.get_by_role("heading", name="Pay 700 EUR to Acme Links?")).to_be_visible()
+    expect(page.get_by_text("This link lets you decide once")).to_be_visible()
+    assert server.get(f"/approvals/{approval}")["status"] == "pending"
+    page.get_by_label(re.compile("Which account pays")).select_option("Projects")
+    page.get_by_role("button", name="Approve", exact=True).tap()
+    expect(page.get_by_text("You approved it.")).to_be_visible()
+    assert server.until(run_id, "COMPLETED")["outputs"]["from"] == "Projects"
+    page.goto(url)
+    expect(page.get_by_text("approved it")).to_be_visible()
+    expect(page.get_by_role("button", name="Approve", exact=True)).to_have_count(0)
+    page.goto(f"{url[:-3]}abc")
+    expect(page.get_by_role("heading", name="This link cannot be used")).to_be_visible()
 
 
 def test_a_decision_that_another_one_overtook(page: Page, server: Server, watch: Watch) -> None:
@@ -221,7 +283,7 @@ def test_the_inbox_follows_runs(new_page: NewPage, tmp_path: Path) -> None:
         page.on("request", lambda request: asked.append(request.url) if "/approvals?" in request.url else None)
         page.clock.install()
         page.goto(f"{server.url}/approvals?tab=all")
-        expect(page.get_by_text("Nobody is asked anything")).to_be_visible()
+        expect(page.get_by_text("Nothing waits for people")).to_be_visible()
         before = sum("limit=50" in each for each in asked)
         # Nothing happens, and nothing is asked.
         page.clock.fast_forward(20_000)
@@ -232,6 +294,33 @@ def test_the_inbox_follows_runs(new_page: NewPage, tmp_path: Path) -> None:
         server.post(f"/runs/{run_id}/cancel")
         expect(page.get_by_role("link", name=re.compile("Northwind"))).to_have_count(0)
         page.close()
+
+
+def test_from_page_to_page(page: Page, server: Server) -> None:
+    """Pages share a cache: what one has read breaks no other. Each has a title."""
+    main, tab = page.get_by_role("main"), page.get_by_role("tab")
+    open_screen(page, server, "/runs")
+    expect(page).to_have_title("Runs · Tidemill")
+    with page.expect_response(re.compile("/runs/summary.*live")):
+        page.get_by_role("button", name="Not ended").click()
+    page.get_by_role("link", name="Workflows").click()
+    expect(main.get_by_role("heading", name="Workflows")).to_be_visible()
+    expect(page).to_have_title("Workflows · Tidemill")
+    main.get_by_role("link", name="Start nightly-report").click()
+    expect(main.get_by_label("Day")).to_have_value("yesterday")
+    expect(page).to_have_title("Start nightly-report · Tidemill")
+    page.get_by_role("link", name="Workflows").click()
+    main.get_by_role("link", name="nightly-report", exact=True).click()
+    tab.filter(has_text="Document").click()
+    expect(main.get_by_role("textbox", name="Document of nightly-report")).to_contain_text("fetch_sales")
+    tab.filter(has_text="Versions").click()
+    expect(main.get_by_role("row", name=re.compile("@1"))).to_contain_text("first version")
+    expect(page).to_have_title("nightly-report · Tidemill")
+    main.get_by_role("link", name="Start a run").click()
+    expect(main.get_by_label("Day")).to_have_value("yesterday")
+    page.goto(f"{server.url}/sign-in")
+    page.get_by_role("button", name="Continue").click()
+    expect(page).to_have_title("Runs · Tidemill")
 
 
 def test_keyboard_only(page: Page, server: Server, failed: str) -> None:

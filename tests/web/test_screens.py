@@ -93,3 +93,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(
     open_screen(page, server, paths[screen])
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert faults(page) == []
+    # No list hides a column beside the screen.
+    assert page.evaluate(
+        "[...document.querySelectorAll('main [role=grid]')].every(e => e.scrollWidth <= e.clientWidth)"
+    )

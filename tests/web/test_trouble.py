@@ -99,7 +99,7 @@ def test_a_viewer_sees_and_may_not_act(new_page: NewPage, tmp_path: Path, watch:
         acts.get_by_role("button", name="Retry").click(force=True)
         expect(page.get_by_text("Your key has no permission for it (runs:act).").first).to_be_visible()
         # A menu of which nothing can be chosen is not offered.
-        assert acts.get_by_role("button").all_inner_texts() == ["Retry", "Patch", "Fork"]
+        assert acts.get_by_role("button").all_inner_texts() == ["Retry", "Fix and continue", "Fork"]
         for act in acts.get_by_role("button").all():
             expect(act).to_have_attribute("aria-disabled", "true")
         page.goto(f"{server.url}/start/hello")
@@ -197,6 +197,21 @@ def test_a_value_200_levels_deep(page: Page, server: Server) -> None:
     assert DEPTH == 200
     for view in VIEWS:
         open_screen(page, server, f"/runs/{run_id}?view={view}")
+
+
+def test_a_long_error_leaves_room(page: Page, server: Server) -> None:
+    text = f"{'x' * 2_000}\n{'word ' * 400}"
+    nodes = [{"id": "refuse", "type": "python", "config": {"function": "refuse", "args": {"text": text}}}]
+    server.publish({"name": "long-error", "nodes": nodes, "defaults": {"retry": {"max_attempts": 1}}})
+    run_id = server.start("long-error", labels={f"label-{number}": "a value" for number in range(15)})
+    server.until(run_id, "FAILED")
+    open_screen(page, server, f"/runs/{run_id}")
+    for shown in (
+        page.get_by_role("button", name=re.compile("^refuse ?, python, failed")),
+        page.get_by_role("complementary", name="Step refuse").get_by_role("region", name="Error"),
+        page.get_by_role("button", name="Retry", exact=True),
+    ):
+        expect(shown).to_be_in_viewport()
 
 
 def test_names_in_every_script(page: Page, server: Server) -> None:

@@ -20,7 +20,7 @@ function page(load: () => Promise<Module>) {
     try {
       return await load();
     } catch (error) {
-      // The router would load the document anew for this error, and lose it if the server is away.
+      // The router would reload the document for this error, and lose it if the server is away.
       await api("GET", "/me").catch(() => undefined);
       if (isReached()) throw error;
       return { default: Away };
@@ -133,7 +133,7 @@ function Broken({ error, reset }: { error: unknown; reset: () => void }) {
       title="This page was updated"
       action={
         <Button kind="primary" onClick={() => location.reload()}>
-          Load it anew
+          Reload
         </Button>
       }
     >

@@ -12,11 +12,11 @@ from typing import Any, Literal
 import msgspec
 
 from tidemill.agents.conversation import Conversation
-from tidemill.agents.port import BudgetSlice
-from tidemill.agents.tools import Pending
 from tidemill.handlers.contract import Wait, object_schema
 from tidemill.handlers.llm.accounting import MICROS
 
+CHILD_AMOUNTS = ("calls", "tokens", "money")
+"""What a child run gets a part of; its time is its own."""
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**12}
 BUDGET_SCHEMA: dict[str, Any] = object_schema(
     (),
@@ -57,14 +57,10 @@ class NodeBudget(msgspec.Struct, frozen=True, kw_only=True):
         }
         return {name: (used, limit) for name, (used, limit) in amounts.items() if limit is not None}
 
-    def left(self, conversation: Conversation) -> BudgetSlice:
-        """What is left for a child run."""
-        spent = conversation.spent
-        return BudgetSlice(
-            calls=None if self.calls is None else max(0, self.calls - spent.calls),
-            tokens=None if self.tokens is None else max(0, self.tokens - spent.tokens),
-            money=None if self.money is None else max(0.0, self.money - spent.micros / MICROS),
-        )
+    def left(self, conversation: Conversation) -> dict[str, float]:
+        """By limited amount: what is left for a child run."""
+        amounts = self.used(conversation, 0.0)
+        return {name: max(0.0, limit - used) for name, (used, limit) in amounts.items() if name in CHILD_AMOUNTS}
 
     def exceeded(self, conversation: Conversation, seconds: float) -> str:
         """What is used up, as words; empty while there is something of everything."""
@@ -89,14 +85,10 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def wait_of(pending: Pending, left: BudgetSlice) -> Wait:
-    """The wait of a tool, with the budget of the child run it waits for: no more than the node has left."""
-    wait, part = pending.wait, pending.budget or BudgetSlice()
+def bounded(wait: Wait, left: dict[str, float]) -> Wait:
+    """The wait of a tool; a child run that it waits for gets no more than the node has left."""
     if wait.child is None:
         return wait
-    budget = {}
-    for name in BudgetSlice.__struct_fields__:
-        limits = [limit for limit in (getattr(part, name), getattr(left, name)) if limit is not None]
-        if limits:
-            budget[name] = float(min(limits))
+    asked = wait.child.budget or {}
+    budget = {name: float(min(each[name] for each in (asked, left) if name in each)) for name in asked | left}
     return msgspec.structs.replace(wait, child=msgspec.structs.replace(wait.child, budget=budget or None))

@@ -8,7 +8,8 @@ model only choose among that.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeVar, overload
 from urllib.parse import unquote
@@ -30,13 +31,15 @@ from tidemill.agents.tools import (
     ToolResult,
     ToolSource,
     allowances,
+    ask_person,
+    call_handler,
     error_result,
     problems_result,
 )
 from tidemill.errors import Problem
 from tidemill.expressions.errors import listing, shorten
 from tidemill.expressions.schema import compile_schema
-from tidemill.handlers.contract import ApprovalRequest, Done, Fail, Handler, NodeContext, Wait, object_schema
+from tidemill.handlers.contract import Fail, Handler, NodeContext, object_schema
 from tidemill.handlers.data.search import rank
 from tidemill.handlers.data.steps import SCHEMAS, STEPS_MAX, call_config
 from tidemill.handlers.python.conversion import hints_of
@@ -144,7 +147,11 @@ async def _execute(
     if refused := [each for each in allowed if isinstance(each, Problem)]:
         return problems_result(refused[0].code, "a step is not allowed", refused)
     config: dict[str, Any] = {
-        "pipeline": [await _with_table(step, context) for step in allowed if isinstance(step, dict)],
+        "pipeline": [
+            {**step, "with": await _table(step["with"], context)} if "with" in step else step
+            for step in allowed
+            if isinstance(step, dict)
+        ],
         "report": True,
         "max_rows": settings.get("max_rows", ROWS_MAX),
         "max_bytes": settings.get("max_bytes", BYTES_MAX),
@@ -247,20 +254,6 @@ async def _table(value: Any, context: ToolContext) -> Any:
     return value
 
 
-async def _with_table(step: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-    return {**step, "with": await _table(step["with"], context)} if "with" in step else step
-
-
-async def call_handler(handler: Handler, context: ToolContext, config: dict[str, Any]) -> Any:
-    """Call a node type's handler for one call of a tool; its effect key is that of the call. Raises `Fail`."""
-    node = f"{context.node.node}.{context.key.rpartition('/')[2]}"
-    outcome = handler.call(msgspec.structs.replace(context.node, config=config, node=node))
-    ended = await outcome if isinstance(outcome, Awaitable) else outcome
-    if not isinstance(ended, Done):
-        raise Fail("tool_failed", "a tool gives a value: it can neither wait nor skip")
-    return ended.value
-
-
 # Search.
 
 SEARCH_DESCRIPTION = (
@@ -274,14 +267,17 @@ def search_source(registry: ToolRegistry) -> ToolSource:
         entries = allowances(context.config["tools"])
         workflows = [each for entry in entries for each in entry.settings.get("workflows", ())]
         pipelines = any(entry.name == "execute_pipeline" for entry in entries)
-        names = [entry.name for entry in entries]
+        sources = [source for entry in entries if (source := registry.get(entry.name)) is not None]
 
         async def call(context: ToolContext, arguments: dict[str, Any]) -> Ended:
             limit = arguments.get("limit", 10)
             kinds: tuple[Kind, ...] = ("workflow", "composite") if pipelines else ("workflow",)
             found = await context.port.find(arguments["query"], kinds=kinds, limit=100)
             kept = [each for each in found if each.kind != "workflow" or _matches(each.name, workflows)]
-            kept += _registered(registry, names)
+            kept += [
+                Found(kind="function", name=each.name, description=each.description, parameters=each.parameters)
+                for each in sources
+            ]
             texts = [{"name": _spaced(each.name), "text": each.description} for each in kept]
             hits = rank(texts, arguments["query"], {"name": 3.0})[:limit]
             shown = [_shown(kept[hit.number], hit.score) for hit in hits]
@@ -305,14 +301,6 @@ def search_source(registry: ToolRegistry) -> ToolSource:
 
 def _spaced(name: str) -> str:
     return name.replace("-", " ").replace("_", " ")
-
-
-def _registered(registry: ToolRegistry, names: Iterable[str]) -> list[Found]:
-    sources = [source for name in names if (source := registry.get(name)) is not None]
-    return [
-        Found(kind="function", name=each.name, description=each.description, parameters=each.parameters)
-        for each in sources
-    ]
 
 
 def _shown(found: Found, score: float) -> dict[str, Any]:
@@ -340,17 +328,12 @@ def ask_source() -> ToolSource:
         async def call(context: ToolContext, arguments: dict[str, Any]) -> Ended:
             options = arguments.get("options")
             field: dict[str, Any] = {"enum": options} if options else {"type": "string", "maxLength": 20_000}
-            asked = ApprovalRequest(
-                title=f"{context.node.node} asks: {shorten(arguments['question'], 300)}",
-                description=f"A model asks this.\n\n{arguments['question']}\n\n{arguments.get('details', '')}".strip(),
-                # Consent without a choice would leave the model to guess.
-                form=object_schema(("answer",) if options else (), answer=field),
-                approvers=allowance.approvers,
-                four_eyes=allowance.four_eyes,
-                timeout_ms=round(seconds * 1_000),
-                on_timeout="reject",
-            )
-            return Pending(wait=Wait("human", resume=True, approval=asked))
+            title = f"{context.node.node} asks: {shorten(arguments['question'], 300)}"
+            text = f"A model asks this.\n\n{arguments['question']}\n\n{arguments.get('details', '')}".strip()
+            # Consent without a choice would leave the model to guess.
+            form, timeout_ms = object_schema(("answer",) if options else (), answer=field), round(seconds * 1_000)
+            who = (allowance.approvers, allowance.four_eyes)
+            return Pending(wait=ask_person(title, text, *who, form=form, timeout_ms=timeout_ms))
 
         async def resume(context: ToolContext, arguments: dict[str, Any], state: Any, resumed: Any) -> Ended:
             form = resumed.get("form") or {}
@@ -420,6 +403,7 @@ def start_source() -> ToolSource:
 # Python functions.
 
 _MARK = "__tidemill_tool__"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -455,6 +439,9 @@ def tool(name: Any = None, *, description: str = "", parameters: dict[str, Any] 
     def mark(target: Any) -> Any:
         marked = function(target) if name is None or callable(name) else function(name)(target)
         called = name if isinstance(name, str) else str(getattr(target, "__name__", ""))
+        if not _NAME.fullmatch(called):
+            hint = "providers take 1 to 64 letters of English, digits, _ and -"
+            raise TypeError(f"{shorten(called, 80)!r} cannot be the name of a tool: {hint}")
         text = description or inspect.getdoc(target) or ""
         schema = parameters if parameters is not None else parameters_of(target)
         setattr(marked, _MARK, ToolMark(called, text, schema, Effect(**effect)))

@@ -20,9 +20,11 @@ from typing import Any
 import msgspec
 
 from tidemill.expressions.errors import shorten
+from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Fail
 from tidemill.handlers.llm.accounting import amounts_of
 from tidemill.handlers.llm.provider import Message, Reply, ToolCall, Usage, message_text, tool_message
+from tidemill.handlers.llm.structured_output import read_value
 from tidemill.kernel.spending import NOTHING_SPENT, Spend
 
 Record = dict[str, Any]
@@ -38,13 +40,6 @@ class Call(msgspec.Struct):
     wait: Any = None
     """The wait that it ended with, as a JSON value."""
     state: Any = None
-
-
-class Ended(msgspec.Struct, frozen=True):
-    """A call that has its result, as the result of the agent lists it."""
-
-    name: str
-    error: str = ""
 
 
 class Conversation:
@@ -67,7 +62,8 @@ class Conversation:
         """Which model of the chain replied last."""
         self.used: dict[str, int] = {}
         """Calls by tool."""
-        self.ended: list[Ended] = []
+        self.ended: list[dict[str, str]] = []
+        """Calls that have their results, by `name` and `error`."""
         self.same = 0
         """How often the latest call was asked for in a row."""
         self.chosen: tuple[str, ...] | None = None
@@ -155,12 +151,13 @@ class Conversation:
             return
         self.pending.remove(call)
         self.messages.append(tool_message(call.call, record["text"], failed=bool(record.get("error"))))
-        self.ended.append(Ended(call.call.name, record.get("error", "")))
+        error = {"error": record["error"]} if record.get("error") else {}
+        self.ended.append({"name": call.call.name, **error})
         self.used[call.call.name] = self.used.get(call.call.name, 0) + 1
         key = (call.call.name, call.call.arguments_text)
         self.same = self.same + 1 if key == self._same_key else 1
         self._same_key = key
-        self.work_ms += record.get("ms", 0)
+        self.work_ms += record["work"] if "work" in record else record.get("ms", 0)
         if "route" in record:
             self.chosen, self.reason = tuple(record["route"]), record.get("reason", "")
 
@@ -219,11 +216,11 @@ def _summary(messages: list[Message]) -> str:
         if text.startswith(SUMMARY_BEGIN):
             lines += text.splitlines()[1:]
         elif message["role"] == "tool":
-            lines.append(f"  result: {_brief(text, 240)}")
+            lines.append(f"  result: {brief(text, 240)}")
         else:
-            lines.append(f"- {'you' if message['role'] == 'assistant' else 'told'}: {_brief(text, 240)}")
+            lines.append(f"- {'you' if message['role'] == 'assistant' else 'told'}: {brief(text, 240)}")
             lines += [
-                f"  call: {call['name']} {_brief(call['arguments'], 160)}" for call in message.get("tool_calls", ())
+                f"  call: {call['name']} {brief(call['arguments'], 160)}" for call in message.get("tool_calls", ())
             ]
     size, first = 0, len(lines)
     while first and size + len(lines[first - 1]) + 1 <= SUMMARY_MAX:
@@ -232,7 +229,7 @@ def _summary(messages: list[Message]) -> str:
     return "\n".join([SUMMARY_BEGIN, *lines[first:]])
 
 
-def _brief(text: str, most: int) -> str:
+def brief(text: str, most: int) -> str:
     words = " ".join(text[: 4 * most].split())
     return words if len(words) <= most else words[: most - 1] + "…"
 
@@ -303,3 +300,14 @@ def reply_of(record: Record) -> Reply:
         position=record.get("position", 0),
         cost=record.get("cost"),
     )
+
+
+def chosen_in_text(text: str) -> tuple[tuple[str, ...] | None, str]:
+    """The route that a JSON answer names under `next_nodes`; the engine refuses one that is not allowed."""
+    answer, _ = read_value(text, compile_schema(True))
+    names = answer.get("next_nodes") if isinstance(answer, dict) else None
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not names:
+        return None, ""
+    reason = answer.get("reason", answer.get("reasoning", ""))
+    return tuple(str(name) for name in names), shorten(str(reason), 1_000)

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from tidemill.agents.budget import CHILD_AMOUNTS
 from tidemill.agents.interpreter import CodeInterpreter
-from tidemill.agents.port import BudgetSlice
 from tidemill.agents.tools import (
     Allowance,
     Effect,
@@ -30,6 +30,7 @@ from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Problem, Rejected
 from tidemill.expressions.errors import shorten
 from tidemill.handlers.contract import ChildRun, Fail, NodeContext, Wait, object_schema
+from tidemill.handlers.data.steps import holds_template
 from tidemill.handlers.http.exchange import failure, retry_after_ms
 from tidemill.net.egress import CallFailed
 from tidemill.net.http_client import Answer, Call, Fetcher, same_origin
@@ -105,17 +106,20 @@ def delegate_source(
 
 def _problems(settings: dict[str, Any], path: str) -> Iterator[Problem]:
     """Only the keys of signatures may be templates: they are secrets; the rest is what the author grants."""
-    from tidemill.handlers.data.steps import holds_template
-
     agents = settings["agents"]
-    for name, agent in agents.items() if isinstance(agents, dict) else ():
-        for field, value in agent.items():
-            if field != "keys" and holds_template(value):
-                message = f"{field} of an agent is a constant: data must not choose who gets a task"
-                yield Problem(code="tool_not_constant", message=message, path=f"{path}/agents/{name}/{field}")
-    if not isinstance(agents, dict):
-        message = "the list of agents is a constant: data must not choose who gets a task"
-        yield Problem(code="tool_not_constant", message=message, path=f"{path}/agents")
+    wrong = (
+        [("the list of agents", "")]
+        if not isinstance(agents, dict)
+        else [
+            (f"{field} of an agent", f"/{name}/{field}")
+            for name, agent in agents.items()
+            for field, value in agent.items()
+            if field != "keys" and holds_template(value)
+        ]
+    )
+    for what, place in wrong:
+        message = f"{what} is a constant: data must not choose who gets a task"
+        yield Problem(code="tool_not_constant", message=message, path=f"{path}/agents{place}")
 
 
 class _Delegation:
@@ -292,22 +296,22 @@ def _late(failed: str = "") -> ToolResult:
 
 
 def _signal_name(context: ToolContext) -> str:
-    return f"agent.{context.node.node}.{context.node.visit}.{context.key.rpartition('/')[2]}"
+    return f"agent.{context.node.node}.{context.node.visit}.{context.place}"
 
 
 # Child runs.
 
 
-def child_key(context: ToolContext) -> str:
-    """The key of the child run of this call: a letter first, and no dots."""
-    return "c" + context.key.rpartition("/")[2].replace(".", "-")
+def child_key(place: str) -> str:
+    """The key of the child run of the call at `turn.position`: a letter first, and no dots."""
+    return "c" + place.replace(".", "-")
 
 
 def _child(context: ToolContext, reference: str, inputs: Any, agent: Mapping[str, Any]) -> Pending:
-    child = ChildRun(workflow=reference, inputs=inputs, key=child_key(context), failure="return")
-    budget = msgspec.convert(agent["budget"], BudgetSlice) if "budget" in agent else BudgetSlice()
-    state = {"how": "child", "workflow": reference}
-    return Pending(wait=Wait("child", resume=True, child=child), state=state, budget=budget)
+    budget = {name: amount for name, amount in agent.get("budget", {}).items() if name in CHILD_AMOUNTS}
+    key = child_key(context.place)
+    child = ChildRun(workflow=reference, inputs=inputs, budget=budget, key=key, failure="return")
+    return Pending(wait=Wait("child", resume=True, child=child), state={"how": "child", "workflow": reference})
 
 
 def _child_result(state: Mapping[str, Any], resumed: Any) -> ToolResult:

@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidemill.agents.budget import NodeBudget, wait_of
+from tidemill.agents.budget import NodeBudget, bounded
 from tidemill.agents.conversation import (
     Call,
     Conversation,
     Record,
+    chosen_in_text,
     failed_record,
     packed,
     record_of,
@@ -44,7 +45,7 @@ from tidemill.handlers.llm.accounting import (
 )
 from tidemill.handlers.llm.fallback import ELSEWHERE, combined
 from tidemill.handlers.llm.provider import Ask, Message, Question, Settings, ToolSpec
-from tidemill.handlers.llm.structured_output import check_reply, correction_of, read_value
+from tidemill.handlers.llm.structured_output import CUT_SHORT, check_reply, correction_of, read_value
 from tidemill.kernel.spending import NOTHING_SPENT, Spend
 
 ROUTE_TOOL = "choose_next_nodes"
@@ -66,8 +67,6 @@ PAUSED_MS = 100
 TURN_BREAK = "\n\n"
 """A part of a stream of its own, between what a model says in one turn and in the next."""
 MARK, FILES_MAX = "$blob", 1_000
-CONFIRMED = "confirm"
-"""The stage of a call that waits for a person before its tool is called."""
 
 T = TypeVar("T")
 
@@ -319,15 +318,10 @@ class AgentLoop:
             # The model holds less than the config says.
             compaction = self._conversation.compaction()
             return None if compaction is None else (0, compaction)
-        delay_ms = self._delay_ms(failed, tries)
-        return None if delay_ms is None else (delay_ms, AGAIN)
-
-    def _delay_ms(self, failed: Fail, tries: int) -> int | None:
-        """How long to wait before the call is made again; None: not in this attempt."""
-        wait = failed.retry_after_ms if failed.retry_after_ms is not None else RETRY_MS * 2**tries
-        if not failed.retryable or tries == CALL_TRIES or wait > min(RETRY_MS_MAX, self._seconds_left * 1_000):
+        delay_ms = failed.retry_after_ms if failed.retry_after_ms is not None else RETRY_MS * 2**tries
+        if not failed.retryable or tries == CALL_TRIES or delay_ms > min(RETRY_MS_MAX, self._seconds_left * 1_000):
             return None
-        return wait
+        return delay_ms, AGAIN
 
     async def _limited(self, pending: Awaitable[T]) -> T:
         """Await a call within the time that is left to the visit."""
@@ -370,13 +364,16 @@ class AgentLoop:
 
     async def _work(self) -> HandlerOutcome | None:
         """Make the next calls, and record their results. A call that must wait ends the attempt."""
+        counted = 0
         for call, ended, ms in await self._next_results():
             if isinstance(ended, Pending):
-                wait = wait_of(ended, self._config.budget.left(self._conversation))
+                wait = bounded(ended.wait, self._config.budget.left(self._conversation))
                 words = {"state": packed(ended.state), "wait": packed(msgspec.to_builtins(wait))}
                 await self._add({"t": "wait", "n": call.position, **words})
                 return wait
-            await self._record_result(call, ended, ms)
+            # Calls that were made at the same time take as long as the longest of them.
+            work, counted = max(0, ms - counted), max(ms, counted)
+            await self._record_result(call, ended, ms, work)
         return self._waiting()
 
     def _waiting(self) -> Wait | None:
@@ -440,23 +437,18 @@ class AgentLoop:
             port=context.port,
             call_id=call.call.id,
             key=f"{context.effect_key}/{self._conversation.replies}.{call.position}",
+            begin=lambda: self._add({"t": "start", "n": call.position}),
         )
-        effect, confirm = prepared.tool.effect, prepared.allowance.confirm
-        careful = not effect.repeatable
         if call.wait is None:
-            # A call that a person has to confirm does not begin yet.
-            if careful and not (effect.destructive if confirm is None else confirm):
-                await self._add({"t": "start", "n": call.position})
             return await self._toolbox.call(prepared, tool_context)
         self._has_result, resumed = False, context.resumed
         if call.wait.get("on") == "child":
             self._child_files = [{MARK: digest} for digest in files_in(msgspec.json.encode(resumed))[:FILES_MAX]]
-        if careful and isinstance(call.state, list) and call.state[:1] == [CONFIRMED]:
-            await self._add({"t": "start", "n": call.position})
         return await self._toolbox.resume(prepared, tool_context, call.state, resumed)
 
-    async def _record_result(self, call: Call, ended: ToolResult, ms: int) -> None:
+    async def _record_result(self, call: Call, ended: ToolResult, ms: int, work: int) -> None:
         record: Record = {"t": "tool", "n": call.position, "text": ended.text, "ms": ms}
+        record |= {} if work == ms else {"work": work}
         more = {
             "name": call.call.name,
             "id": call.call.id,
@@ -503,7 +495,7 @@ class AgentLoop:
         assert last is not None, "the model has answered"
         text: str = last["text"]
         value: Any = text
-        problems: list[str] = []
+        problems, cut_short = list[str](), last.get("finish") == CUT_SHORT
         try:
             check_reply(reply_of(last))
         except Fail as failed:
@@ -514,10 +506,10 @@ class AgentLoop:
         else:
             if config.output_schema is not None:
                 value, problems = read_value(text, compile_schema(config.output_schema))
-            wrong, words = _invalid(text, problems), correction_of(problems)
+            wrong, words = _invalid(text, problems, cut_short), correction_of(problems)
         if not problems:
-            return await self._done(value, text)
-        if self._conversation.repairs >= REPAIRS_MAX or self._why_stop() is not None:
+            return await self._done(value, text, "max_tokens" if cut_short else "")
+        if cut_short or self._conversation.repairs >= REPAIRS_MAX or self._why_stop() is not None:
             raise wrong
         await self._add({"t": "note", "why": "repair", "text": words}, asks=True)
         return None
@@ -534,7 +526,7 @@ class AgentLoop:
         conversation = self._conversation
         chosen, reason = conversation.chosen, conversation.reason
         if chosen is None and self._context.routes:
-            chosen, reason = chosen_in_text(value if isinstance(value, dict) else text)
+            chosen, reason = chosen_in_text(text)
         if self._config.session and self._accounts is not None and not stopped:
             accounts: Accounts = self._accounts
             prompt = self._config.prompt or self._config.instructions
@@ -545,10 +537,7 @@ class AgentLoop:
                 "text": text,
                 "preview": preview_of(value),
                 "turns": conversation.replies,
-                "tool_calls": [
-                    {"name": each.name} | ({"error": each.error} if each.error else {})
-                    for each in conversation.ended[:LISTED_MAX]
-                ],
+                "tool_calls": conversation.ended[:LISTED_MAX],
                 "usage": conversation.usage.to_output(),
                 "model": "" if conversation.last is None else conversation.last.get("model", ""),
                 "cost": None if conversation.cost is None else round(conversation.cost, 10),
@@ -559,8 +548,9 @@ class AgentLoop:
         )
 
 
-def _invalid(text: str, problems: list[str]) -> Fail:
+def _invalid(text: str, problems: list[str], cut_short: bool) -> Fail:
     hint = "simplify the schema, say more in the instructions, or use another model"
+    hint = "the answer was cut short: raise max_tokens" if cut_short else hint
     failed = Fail("output_invalid", f"the answer does not match the schema: {'; '.join(problems)}", hint=hint)
     failed.add_note(f"the model answered: {shorten(text, 400)}")
     return failed
@@ -580,15 +570,3 @@ def prompt_of(config: AgentConfig, context: NodeContext) -> str:
             shown = msgspec.json.encode(seen, order="sorted").decode()
             parts.append(f"Results of the nodes before you, as previews (type, row_count, sample):\n{shown}")
     return "\n\n".join(parts)
-
-
-def chosen_in_text(answer: Any) -> tuple[tuple[str, ...] | None, str]:
-    """The route that a JSON answer names under `next_nodes`; the engine refuses one that is not allowed."""
-    if isinstance(answer, str):
-        answer, _ = read_value(answer, compile_schema(True))
-    names = answer.get("next_nodes") if isinstance(answer, dict) else None
-    names = [names] if isinstance(names, str) else names
-    if not isinstance(names, list) or not names:
-        return None, ""
-    reason = answer.get("reason", answer.get("reasoning", ""))
-    return tuple(str(name) for name in names), shorten(str(reason), 1_000)

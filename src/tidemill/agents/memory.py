@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tidemill.agents.conversation import brief
+from tidemill.expressions.errors import shorten
 from tidemill.kernel.spending import Spend
 
 TURNS_MAX = 40
@@ -80,22 +82,17 @@ def additions(memory: Memory, turn: Remembered) -> list[SessionRecord]:
 
 
 def remembered(key: str, prompt: str, answer: str, at_ms: int) -> Remembered:
-    return Remembered(key=key, prompt=_short(prompt, TEXT_MAX), answer=_short(answer, TEXT_MAX), at_ms=at_ms)
+    return Remembered(key=key, prompt=shorten(prompt, TEXT_MAX), answer=shorten(answer, TEXT_MAX), at_ms=at_ms)
 
 
 def _summary(before: str, turns: list[Remembered]) -> str:
     lines = before.splitlines() + [
-        f"- asked: {_short(turn.prompt, ASKED_SHOWN)}; answered: {_short(turn.answer, ANSWER_SHOWN)}" for turn in turns
+        f"- asked: {brief(turn.prompt, ASKED_SHOWN)}; answered: {brief(turn.answer, ANSWER_SHOWN)}" for turn in turns
     ]
     while len("\n".join(lines)) > SUMMARY_MAX and len(lines) > 1:
         # The oldest lines go first.
         del lines[0]
     return "\n".join(lines)
-
-
-def _short(text: str, most: int) -> str:
-    words = " ".join(text.split()) if most < TEXT_MAX else text
-    return words if len(words) <= most else words[: most - 1] + "…"
 
 
 class Accounts(Protocol):

@@ -20,7 +20,7 @@ from tidemill.agents.tools import ALLOW_LIST_SCHEMA, TOOL_SECRET_FIELDS, Tool, T
 from tidemill.handlers.contract import Fail, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.http import exchange
 from tidemill.handlers.llm.fallback import ask_in_order
-from tidemill.handlers.llm.node import SECRET_FIELDS, check_model, model_schema
+from tidemill.handlers.llm.node import SECRET_FIELDS, check_model, check_prices, model_schema
 from tidemill.handlers.llm.provider import Message, Providers, Settings, ToolSpec
 from tidemill.handlers.llm.structured_output import instructed
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
@@ -58,6 +58,8 @@ def agent_type(providers: Providers, registry: ToolRegistry) -> NodeType:
 
     def check(config: Any) -> Iterator[ConfigProblem]:
         yield from check_model(config)
+        budget = config.get("budget")
+        yield from check_prices(config) if isinstance(budget, dict) and "money" in budget else ()
         for problem in registry.problems(config.get("tools", [])):
             yield ConfigProblem(problem.path, problem.message, problem.hint, problem.code)
         session = config.get("session")
@@ -107,6 +109,11 @@ def agent_handler(
     ask = ask_in_order(providers)
 
     async def work(context: NodeContext) -> HandlerOutcome:
+        if context.undoing:
+            hint = "let a node of type python undo it, or a workflow that a person starts"
+            raise Fail(
+                "answer_invalid", "an agent cannot be a compensator: its turns are not recorded there", hint=hint
+            )
         config = msgspec.convert(context.config, AgentConfig)
         # In the settings of a model the time-out is that of one call.
         seconds = context.config.get("call_timeout_seconds", min(CALL_SECONDS, config.timeout_seconds))

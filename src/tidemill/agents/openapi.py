@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urljoin, urlsplit
@@ -24,14 +24,15 @@ from tidemill.agents.tools import (
     ToolContext,
     ToolResult,
     ToolSource,
+    call_handler,
     error_result,
     problems_result,
 )
-from tidemill.errors import Problem
+from tidemill.errors import Problem, Rejected
 from tidemill.expressions.errors import listing, shorten
 from tidemill.expressions.limits import DEPTH_MAX
 from tidemill.expressions.schema import SCHEMA_BYTES_MAX, check_schema, compile_schema
-from tidemill.handlers.contract import Blob, Done, Fail, Handler, NodeContext, object_schema
+from tidemill.handlers.contract import Blob, Fail, Handler, NodeContext, object_schema
 
 METHODS = ("get", "put", "post", "delete", "patch", "head", "options")
 READING = frozenset({"get", "head", "options"})
@@ -252,12 +253,24 @@ def _tool(allowance: Allowance, http: Handler) -> Tool:
     settings = allowance.settings
     known: dict[str, Any] = {}
 
-    async def call(context: ToolContext, arguments: dict[str, Any]) -> Ended:
+    async def place_of(context: ToolContext, arguments: dict[str, Any]) -> Place | None:
         if not known:
             document = await _document(settings["document"], context, http)
             places = await asyncio.to_thread(find_operations, document, settings["operations"], settings.get("methods"))
             known.update(document=document, places=places, origin=origin_of(document, settings))
-        place = known["places"].get(arguments["operation"])
+        place: Place | None = known["places"].get(arguments["operation"])
+        return place
+
+    async def destroys(context: ToolContext, arguments: dict[str, Any]) -> bool:
+        try:
+            place = await place_of(context, arguments)
+        except (Fail, Rejected):
+            # The call itself tells why.
+            return False
+        return place is not None and place.method == "delete" and not arguments.get("describe")
+
+    async def call(context: ToolContext, arguments: dict[str, Any]) -> Ended:
+        place = await place_of(context, arguments)
         if place is None:
             message = f"there is no operation {shorten(arguments['operation'], 80)} for you"
             return error_result("operation_not_allowed", message, hint=f"you have {listing(known['places'])}")
@@ -281,8 +294,14 @@ def _tool(allowance: Allowance, http: Handler) -> Tool:
         describe={"type": "boolean"},
     )
     reads = settings.get("methods") is not None and READING.issuperset(settings["methods"])
-    effect = Effect(read_only=reads, destructive="delete" in (settings.get("methods") or ()), open_world=True)
-    return Tool(name="openapi_action", description=DESCRIPTION, parameters=parameters, call=call, effect=effect)
+    return Tool(
+        name="openapi_action",
+        description=DESCRIPTION,
+        parameters=parameters,
+        call=call,
+        effect=Effect(read_only=reads, open_world=True),
+        destroys=destroys,
+    )
 
 
 async def _document(given: Any, context: ToolContext, http: Handler) -> Any:
@@ -355,11 +374,7 @@ async def request(http: Handler, context: ToolContext, config: dict[str, Any], w
     schema = compile_schema(http.type.config_schema)
     for problem in schema.problems(config):
         raise Fail("config_invalid", f"{shorten(what, 80)}: {problem.sentence}", hint=problem.hint)
-    node = f"{context.node.node}.{context.key.rpartition('/')[2]}"
-    outcome = http.call(msgspec.structs.replace(context.node, config=config, node=node))
-    ended = await outcome if isinstance(outcome, Awaitable) else outcome
-    assert isinstance(ended, Done)
-    answer: dict[str, Any] = ended.value
+    answer: dict[str, Any] = await call_handler(http, context, config)
     body = answer["body"]
     if isinstance(body, Blob):
         answer["body"] = {"binary": body.media_type, "bytes": len(body.data) if isinstance(body.data, bytes) else None}

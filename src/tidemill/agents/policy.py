@@ -16,6 +16,7 @@ import msgspec
 
 from tidemill.agents.port import Draft, PatchResult, Scope
 from tidemill.agents.tools import (
+    PERSON_READS_MAX,
     Allowance,
     Effect,
     Ended,
@@ -24,6 +25,7 @@ from tidemill.agents.tools import (
     ToolContext,
     ToolResult,
     ToolSource,
+    ask_person,
     error_result,
     is_approved,
     problems_result,
@@ -33,7 +35,7 @@ from tidemill.errors import Problem
 from tidemill.expressions.errors import listing, pointer, shorten
 from tidemill.expressions.schema import check_schema, compile_schema
 from tidemill.expressions.scope import is_template
-from tidemill.handlers.contract import ApprovalRequest, NodeContext, Wait, object_schema
+from tidemill.handlers.contract import NodeContext, Wait, object_schema
 from tidemill.kernel.document.diff import diff_documents
 from tidemill.kernel.document.json_patch import NAMES
 from tidemill.kernel.model import Node, Workflow
@@ -43,7 +45,6 @@ HARMLESS_TYPES = frozenset({"value", "transform", "sleep", "wait_until", "search
 """Types that reach nothing outside the run; a policy allows another one only with a schema of its configs."""
 NEVER_TYPES = frozenset({"agent"})
 APPROVAL_TYPE = "human"
-DIFF_TEXT_MAX = 16_000
 
 _SECRETS = re.compile(r"\bsecrets\b")
 _ENCODER = msgspec.json.Encoder(order="sorted")
@@ -338,11 +339,11 @@ async def _propose(policy: PatchPolicy, context: ToolContext, arguments: dict[st
         return problems_result(PATCH_NOT_ALLOWED, "the policy does not allow this patch", found)
     if policy.needs_person(scope):
         difference = _difference(draft)
-        if len(difference) > DIFF_TEXT_MAX:
+        if len(difference) > PERSON_READS_MAX:
             message = "the patch is too long for a person to read"
             return error_result("patch_too_large", message, hint="make several small ones")
         asked = _request(policy, context, arguments, draft.result, difference)
-        return Pending(wait=Wait("human", resume=True, approval=asked), state=draft.base_digest)
+        return Pending(wait=asked, state=draft.base_digest)
     return await _apply(policy, context, arguments, draft.base_digest)
 
 
@@ -372,16 +373,12 @@ def _difference(draft: Draft) -> str:
 
 def _request(
     policy: PatchPolicy, context: ToolContext, arguments: Mapping[str, Any], result: PatchResult, difference: str
-) -> ApprovalRequest:
+) -> Wait:
     """The question to a person, with the whole difference and not only what the model says of it."""
     parts = {"adds": result.added, "changes": result.changed, "removes": result.removed}
     summary = "; ".join(f"{verb} {listing(names)}" for verb, names in parts.items() if names) or "changes edges"
     reason = shorten(str(arguments.get("reason", "")), 500)
-    return ApprovalRequest(
-        title=f"{context.node.node} wants to patch the {_scope_of(policy, arguments)}",
-        description=f"{summary}\n\nReason given by the model: {reason or 'none'}\n\n{difference}",
-        approvers=policy.approvers,
-        four_eyes=policy.four_eyes,
-        timeout_ms=round(policy.countersign_seconds * 1_000),
-        on_timeout="reject",
-    )
+    title = f"{context.node.node} wants to patch the {_scope_of(policy, arguments)}"
+    text = f"{summary}\n\nReason given by the model: {reason or 'none'}\n\n{difference}"
+    timeout_ms = round(policy.countersign_seconds * 1_000)
+    return ask_person(title, text, policy.approvers, policy.four_eyes, timeout_ms=timeout_ms)

@@ -21,14 +21,6 @@ Kind = Literal["workflow", "composite", "function"]
 """What `find` finds: published workflows, promoted pipelines, registered tools."""
 
 
-class BudgetSlice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The part of a budget that a child run gets; None is not limited beyond what its parent has left."""
-
-    tokens: int | None = None
-    money: float | None = None
-    calls: int | None = None
-
-
 class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     """The document that a patch is made against."""
 
@@ -84,7 +76,6 @@ class WorkflowInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     version: int
-    description: str = ""
     inputs: Any = None
 
     @property

@@ -20,7 +20,6 @@ from tidemill.agents.port import CompositeTool
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Fail, object_schema
 
-USES_MIN = 2
 PARAMETER = "$parameter"
 TEXT = "$text"
 DEFAULT_BYTES_MAX = 500

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.agents.port import AgentPort, BudgetSlice
+from tidemill.agents.port import AgentPort
 from tidemill.errors import Problem, Rejected, Unavailable, offered
 from tidemill.expressions.errors import ExpressionError, kind_of, shorten
 from tidemill.expressions.schema import check_schema, compile_schema
@@ -29,7 +29,9 @@ from tidemill.handlers.contract import (
     ApprovalRequest,
     Cancelled,
     CapabilityMissing,
+    Done,
     Fail,
+    Handler,
     NodeContext,
     Wait,
     describe_exception,
@@ -48,6 +50,8 @@ TOOL_SECRET_FIELDS = ("tools.*.auth", "tools.*.agents.*.keys")
 """Fields of the config of an agent, below its tools, that may hold secrets."""
 CONFIRM_MS = 7 * 86_400_000
 """How long a person has time to confirm a call; after that it is refused."""
+PERSON_READS_MAX = 16_000
+"""Characters that a person is asked to agree to; what is longer is refused, because nothing may hide behind its end."""
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
@@ -80,7 +84,13 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     call_id: str
     """The model's id of the call."""
     key: str
-    """Equal for every try of this call, and for no other: `<effect key>/<turn>.<position>`."""
+    """Equal for every try of this call, and for no other: `<effect key>/<place>`, which is `<turn>.<position>`."""
+    begin: Callable[[], Awaitable[None]]
+    """Records that a tool begins which must not be called twice."""
+
+    @property
+    def place(self) -> str:
+        return self.key.rpartition("/")[2]
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -107,8 +117,6 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
 
     wait: Wait
     state: Any = None
-    budget: BudgetSlice | None = None
-    """What a child run may spend of this run's budget; the loop cuts it to what is left."""
 
 
 Ended = ToolResult | Pending
@@ -130,6 +138,8 @@ class Tool:
     lane: str = ""
     """`fast` for work that leaves nothing behind, `patch` for lasting change, empty for neither."""
     max_calls: int = CALLS_MAX
+    destroys: Callable[[ToolContext, dict[str, Any]], Awaitable[bool]] | None = None
+    """Whether a call is destructive, where only some calls of the tool are."""
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
@@ -351,18 +361,15 @@ class Toolbox:
     async def call(self, prepared: Prepared, context: ToolContext) -> Ended:
         """Call a tool, after a person has confirmed it where that is needed."""
         tool, allowance, arguments = prepared
-        confirm = tool.effect.destructive if allowance.confirm is None else allowance.confirm
-        if confirm:
-            asked = ApprovalRequest(
-                title=f"{context.node.node} wants to call {tool.name}",
-                description=shorten(_ENCODER.encode(arguments).decode(), 4_000),
-                approvers=allowance.approvers,
-                four_eyes=allowance.four_eyes,
-                timeout_ms=CONFIRM_MS,
-                on_timeout="reject",
-            )
-            return Pending(wait=Wait("human", resume=True, approval=asked), state=[_CONFIRM, None])
-        return await self._ended(tool.call(context, arguments), context)
+        if not await _needs_person(tool, allowance, context, arguments):
+            return await self._begin(prepared, context)
+        shown = _ENCODER.encode(arguments).decode()
+        if len(shown) > PERSON_READS_MAX:
+            message = f"a person has to read the arguments, and they have more than {PERSON_READS_MAX:,} characters"
+            return error_result("arguments_invalid", message, hint="pass less, or large values as references")
+        title = f"{context.node.node} wants to call {tool.name}"
+        asked = ask_person(title, shown, allowance.approvers, allowance.four_eyes)
+        return Pending(wait=asked, state=[_CONFIRM, None])
 
     async def resume(self, prepared: Prepared, context: ToolContext, state: Any, resumed: Any) -> Ended:
         """Continue a pending call with what its wait gave."""
@@ -372,10 +379,15 @@ class Toolbox:
             if not is_approved(resumed):
                 message = f"the call was refused{remark_of(resumed)}"
                 return error_result("not_confirmed", message, hint="do not repeat it")
-            return await self._ended(tool.call(context, arguments), context)
+            return await self._begin(prepared, context)
         if tool.resume is None:
             raise Fail("tool_invalid", f"the tool {tool.name} waits and cannot be continued")
         return await self._ended(tool.resume(context, arguments, own, resumed), context)
+
+    async def _begin(self, prepared: Prepared, context: ToolContext) -> Ended:
+        if not prepared.tool.effect.repeatable:
+            await context.begin()
+        return await self._ended(prepared.tool.call(context, prepared.arguments), context)
 
     async def _ended(self, pending: Awaitable[Ended], context: ToolContext) -> Ended:
         ended = await self._outcome(pending)
@@ -402,6 +414,12 @@ class Toolbox:
         except Exception as error:
             described = describe_exception(error)
             return error_result("tool_failed", f"{described.kind}: {described.message}", unknown_outcome=True)
+
+
+async def _needs_person(tool: Tool, allowance: Allowance, context: ToolContext, arguments: dict[str, Any]) -> bool:
+    if allowance.confirm is not None:
+        return allowance.confirm
+    return tool.effect.destructive if tool.destroys is None else await tool.destroys(context, arguments)
 
 
 def _checked(ended: Ended) -> Ended:
@@ -458,6 +476,28 @@ def _decoded(text: str) -> dict[str, Any] | ToolResult:
     return value
 
 
+def ask_person(
+    title: str,
+    description: str,
+    approvers: tuple[str, ...],
+    four_eyes: bool,
+    *,
+    form: Any = None,
+    timeout_ms: int = CONFIRM_MS,
+) -> Wait:
+    """The wait for the decision of a person; without one in time the answer is no."""
+    asked = ApprovalRequest(
+        title=title,
+        description=description,
+        form=form,
+        approvers=approvers,
+        four_eyes=four_eyes,
+        timeout_ms=timeout_ms,
+        on_timeout="reject",
+    )
+    return Wait("human", resume=True, approval=asked)
+
+
 def is_approved(resumed: Any) -> bool:
     """Whether the wait for an approval ended with consent."""
     return isinstance(resumed, dict) and resumed.get("decision") == "approve"
@@ -467,6 +507,16 @@ def remark_of(resumed: Any) -> str:
     """What the person who decided has said, after a colon."""
     comment = resumed.get("comments") if isinstance(resumed, dict) else None
     return f": {shorten(comment, 500)}" if isinstance(comment, str) and comment else ""
+
+
+async def call_handler(handler: Handler, context: ToolContext, config: dict[str, Any]) -> Any:
+    """Call a node type's handler for one call of a tool; its effect key is that of the call. Raises `Fail`."""
+    node = f"{context.node.node}.{context.place}"
+    outcome = handler.call(msgspec.structs.replace(context.node, config=config, node=node))
+    ended = await outcome if isinstance(outcome, Awaitable) else outcome
+    if not isinstance(ended, Done):
+        raise Fail("tool_failed", "a tool gives a value: it can neither wait nor skip")
+    return ended.value
 
 
 def preview_of(value: Any) -> dict[str, Any]:

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidemill.agents.conversation import Conversation, Record, reply_of, unpacked
-
-_FAILED_FIELDS = ("provider", "model", "code", "message")
+from tidemill.agents.conversation import Conversation, Record, chosen_in_text, reply_of, unpacked
 
 
 class Entry(NamedTuple):
@@ -106,8 +104,8 @@ class Transcript(msgspec.Struct, kw_only=True):
     reason: str = ""
 
 
-def transcript_of(transcript: Transcript, entries: Iterable[Entry]) -> Transcript:
-    """Fill a transcript from the records of a visit, in order."""
+def transcript_of(transcript: Transcript, entries: Iterable[Entry], *, routed: bool = False) -> Transcript:
+    """Fill a transcript from the records of a visit, in order. `routed`: the agent decides a branch."""
     conversation = Conversation()
     for entry in entries:
         conversation.add(entry.record)
@@ -119,7 +117,10 @@ def transcript_of(transcript: Transcript, entries: Iterable[Entry]) -> Transcrip
     transcript.cost = None if conversation.cost is None else round(conversation.cost, 10)
     transcript.calls, transcript.tool_calls = conversation.spent.calls, len(conversation.ended)
     transcript.duration_ms = conversation.work_ms
-    transcript.next_nodes, transcript.reason = list(conversation.chosen or ()), conversation.reason
+    chosen, reason = conversation.chosen, conversation.reason
+    if chosen is None and routed and conversation.finished:
+        chosen, reason = chosen_in_text(transcript.turns[-1].text)
+    transcript.next_nodes, transcript.reason = list(chosen or ()), reason
     return transcript
 
 
@@ -131,8 +132,6 @@ def _begin(transcript: Transcript, entry: Entry) -> None:
 
 def _reply(transcript: Transcript, entry: Entry) -> None:
     record, reply = entry.record, reply_of(entry.record)
-    # Earlier versions recorded the failed calls of a chain with the reply.
-    elsewhere = [FailedCall(**dict(zip(_FAILED_FIELDS, each, strict=True))) for each in record.get("failed", ())]
     transcript.turns.append(
         TranscriptTurn(
             number=len(transcript.turns) + 1,
@@ -142,7 +141,7 @@ def _reply(transcript: Transcript, entry: Entry) -> None:
             model=reply.model,
             provider=reply.provider,
             notes=transcript.open_notes,
-            failed=transcript.open_failures + elsewhere,
+            failed=transcript.open_failures,
             text=reply.text,
             refusal=reply.refusal,
             calls=[

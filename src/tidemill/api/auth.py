@@ -98,6 +98,11 @@ class Access:
         open_as = Principal(tenant=engine.context.tenant, name=LOCAL, roles=roles)
         return cls(engine, open_as=open_as, hosts=hosts, sessions=sessions)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether everyone is let in without a credential."""
+        return self._open_as is not None
+
     async def is_configured(self) -> bool:
         """Whether any credential could be accepted."""
         return self._jwt is not None or await self._engine.credentials.has_keys()

@@ -1,17 +1,20 @@
 """What protects the server before there is a request: bounds of its head, which uvicorn collects without any.
 
 `Protection` sees a request once its head is complete, and bounds the body. Everything else that a client can send, a
-head, the trailer of a body or the extension of a chunk, is counted here, and a head that takes too long is given up.
+head, the trailer of a body or the extension of a chunk, is counted here, and a head that takes too long is given up. So
+is a client that takes nothing of an answer: to close its connection would wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES_MAX = 65_536
 HEAD_SECONDS = 30.0
+STALLED_MS = 60_000
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -24,6 +27,10 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
+        connected = transport.get_extra_info("socket")
+        if connected is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            # The system gives it up, also when it is being closed.
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_MS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_timer()

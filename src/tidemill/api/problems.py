@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from tidemill.api.protection import SECURITY_HEADERS
 from tidemill.errors import DiskFull, Problem, Rejected, StoreUnusable, Unavailable, internal_error, offered
 
 LOG = logging.getLogger(__name__)
@@ -191,4 +192,6 @@ async def _internal(request: Request, error: Exception) -> Response:
     wrapped = internal_error(error)
     LOG.error("%s %s: %s", request.method, request.url.path, wrapped, exc_info=error)
     message = f"an internal error; its traceback {wrapped.digest} is in the server's log"
-    return problem_answer(request, [Problem(code="internal_error", message=message)], status=500)
+    # Starlette answers it outside of all middleware.
+    headers = {name.decode(): value.decode() for name, value in SECURITY_HEADERS.items()}
+    return problem_answer(request, [Problem(code="internal_error", message=message)], status=500, headers=headers)

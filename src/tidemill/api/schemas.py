@@ -21,6 +21,7 @@ from tidemill.engine.views import plain
 from tidemill.errors import rejected
 
 JSON = "application/json"
+SVG = "image/svg+xml"
 Schema = dict[str, Any]
 
 _SCALARS: dict[Any, Schema] = {
@@ -38,6 +39,12 @@ _SCALARS: dict[Any, Schema] = {
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A result of the engine as a JSON response."""
     return Response(msgspec.json.encode(plain(value)), status, None if headers is None else dict(headers), JSON)
+
+
+def picture_answer(svg: str) -> Response:
+    """A drawing, which has styles of its own and loads nothing."""
+    headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+    return Response(svg, media_type=SVG, headers=headers)
 
 
 def page_answer(items: Sequence[Any], after: str | None) -> Response:

@@ -25,7 +25,7 @@ from tidemill.engine.run_query import RunQuery
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.services.tenant_services import TenantServices
 from tidemill.engine.views import plain
-from tidemill.errors import Rejected, TidemillError, rejected
+from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
 from tidemill.stores.contract import Row
 
 LOG = logging.getLogger(__name__)
@@ -275,11 +275,39 @@ class TenantFeed(Feed):
         self.append(Item(0, kind, frame(data, event=event, id=self.id_at(self.end + 1)), row))
 
 
+def resume_frame(after: str, reason: str) -> bytes:
+    """The last frame of a stream that ends before what it tells of."""
+    return frame({"after": after, "reason": reason}, event="resume")
+
+
 def meets(query: RunQuery, row: Row) -> bool:
     """Whether a run's row has all terms of a query, and was started within its bounds."""
     since, before = query.since_ms, query.before_ms
     is_in_time = (since is None or row.sort >= since) and (before is None or row.sort < before)
     return is_in_time and set(query.terms) <= set(row.terms)
+
+
+class Permit:
+    """Whether a stream may continue: the server stays, and the credential of its reader is valid."""
+
+    def __init__(self, closing: asyncio.Event, recheck: Recheck) -> None:
+        self._closing, self._recheck = closing, recheck
+        self._clock = asyncio.get_running_loop().time
+        self._checked = self._clock()
+
+    async def refusal(self) -> str:
+        """Why the stream ends here; empty if it continues. It asks for the credential now and then."""
+        if self._closing.is_set():
+            return "closing"
+        if self._clock() - self._checked >= RECHECK_S:
+            self._checked = self._clock()
+            try:
+                await self._recheck()
+            except Rejected as refusal:
+                return refusal.code
+            except Unavailable:
+                return "unavailable"
+        return ""
 
 
 class LiveStreams:
@@ -311,12 +339,16 @@ class LiveStreams:
         async with self._run_feed(services, run_id) as feed:
             if logs:
                 feed.want_logs()
+            permit = Permit(self._closing, recheck)
             while (place := feed.end if sent >= feed.seq else feed.place_after(sent)) is None:
+                if reason := await permit.refusal():
+                    yield resume_frame(str(sent), reason)
+                    return
                 # What was committed before is read from the store, at the pace of the reader.
                 events = await services.inspection.events(run_id, after=sent, limit=PAGE)
                 yield b"".join(map(event_frame, events))
                 sent = events[-1]["seq"] if events else feed.seq
-            reading = self._read(feed, place, chosen, lambda _: str(sent), recheck)
+            reading = self._read(feed, place, chosen, lambda _: str(sent), permit)
             async with aclosing(reading) as chunks:
                 async for chunk in chunks:
                     yield chunk
@@ -338,7 +370,8 @@ class LiveStreams:
             yield f"id: {feed.id_at(place)}\n\n".encode()
             if last_id and found is None:
                 yield frame({"change": "reset"}, event="reset")
-            async with aclosing(self._read(feed, place, chosen, feed.id_at, recheck)) as chunks:
+            permit = Permit(self._closing, recheck)
+            async with aclosing(self._read(feed, place, chosen, feed.id_at, permit)) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
@@ -348,23 +381,19 @@ class LiveStreams:
         place: int,
         chosen: Callable[[Sequence[Item]], bytes],
         id_at: Callable[[int], str],
-        recheck: Recheck,
+        permit: Permit,
     ) -> AsyncGenerator[bytes, None]:
         """What a feed has from a place on, and heartbeats; at last how the run has ended, or how to resume."""
         clock = asyncio.get_running_loop().time
-        wrote = checked = clock()
+        wrote = clock()
         while True:
+            reason = await permit.refusal()
+            # Read after the last wait: what was appended meanwhile comes before the end.
             items = feed.since(place)
-            if items is None or self._closing.is_set():
-                reason = "slow" if items is None else "closing"
+            if items is None:
+                reason = "slow"
+            if reason or items is None:
                 break
-            if clock() - checked >= RECHECK_S:
-                checked = clock()
-                try:
-                    await recheck()
-                except Rejected as refusal:
-                    reason = refusal.code
-                    break
             place += len(items)
             if chunk := chosen(items):
                 wrote = clock()
@@ -380,7 +409,7 @@ class LiveStreams:
                 yield HEARTBEAT
             elif not items:
                 await feed.change(LOOK_S)
-        yield frame({"after": id_at(place), "reason": reason}, event="resume")
+        yield resume_frame(id_at(place), reason)
 
     @asynccontextmanager
     async def _run_feed(self, services: TenantServices, run_id: str) -> AsyncIterator[RunFeed]:

@@ -67,6 +67,8 @@ class Step:
         """Written out by the author, so its join is not derived."""
         self.number = 0
         """Its place in the order of calls."""
+        self.written_at = ""
+        """File and line of the call."""
         self.config: Json = None
         self.needs: dict[str, None] = {}
         """Steps without whose results it is skipped."""

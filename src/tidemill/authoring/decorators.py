@@ -21,7 +21,7 @@ import msgspec
 from tidemill.authoring.document_builder import DocumentBuilder, current_builder
 from tidemill.authoring.reference import BEGIN, ITEM, MISSING, Json, Place, Reference, hint_of
 from tidemill.blobs.payloads import as_builtin
-from tidemill.errors import for_callers, offered, rejected
+from tidemill.errors import Problem, for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
     OPAQUE,
     ConversionError,
@@ -147,7 +147,13 @@ class Recordable(Generic[P, R]):
         hint = item_of(hint_of(items)) if isinstance(items, Reference) else Any
         item = Reference(builder, Place(ITEM), hint)
         bound = self._bound(builder, (item, *args), kwargs)
-        over = items if isinstance(items, Reference) else list(items)
+        over: Any = items
+        if not isinstance(over, Reference):
+            is_list = isinstance(over, Iterable) and not isinstance(over, (str, bytes, Mapping))
+            if not is_list:
+                message = f"{self.__name__}.map(…) takes a list, and {over!r} is none"
+                builder.problem("arguments_invalid", message, "give it a list, or a result that is one")
+            over = list(over) if is_list else []
         return cast("list[R]", self._record(builder, bound, over=over))
 
     def options(
@@ -331,6 +337,11 @@ class Workflow(Recordable[P, R]):
     def document(self) -> dict[str, Json]:
         """The document, as YAML would hold it. Raises Rejected with everything that is wrong with the function."""
         return deepcopy(self._build()[0])
+
+    def located(self, problems: Iterable[Problem]) -> list[Problem]:
+        """Problems of its document, with the lines of the function that they come from."""
+        document, builder = self._build()
+        return builder.located(problems, document["nodes"])
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:

@@ -92,6 +92,17 @@ class DocumentBuilder:
     def problem(self, code: str, message: str, hint: str = "") -> None:
         self._problems.append(Problem(code=code, message=message, hint=hint, path=_place_in_code()))
 
+    def located(self, problems: Iterable[Problem], nodes: list[dict[str, Json]]) -> list[Problem]:
+        """Problems of the document, with the lines that called the nodes."""
+        found = []
+        for each in problems:
+            number = re.match(r"/nodes/(\d+)(?:/|$)", each.path)
+            step = self.steps.get(nodes[int(number[1])]["id"]) if number and int(number[1]) < len(nodes) else None
+            at = step.written_at if step is not None else ""
+            told = not at or each.message.startswith(at)
+            found.append(each if told else msgspec.structs.replace(each, message=f"{at}: {each.message}"))
+        return found
+
     # Steps.
 
     def add(
@@ -110,7 +121,7 @@ class DocumentBuilder:
     ) -> Reference:
         """Record a node. `over` is the list of a map, `literal` says that plain strings are no templates."""
         step = Step(self.next_id(name), type_, self.block, keys or {}, exact=exact)
-        step.number = len(self.steps)
+        step.number, step.written_at = len(self.steps), _place_in_code()
         if exact:
             step.keys = self.rendered(step.keys, step, literal=False) or {}
         step.config = self.rendered(config, step, literal=literal)

@@ -359,9 +359,8 @@ def serve_command(
 def mcp_command(session: StoreSession, read_only: bool, workflows: tuple[str, ...], http: str | None) -> int:
     """Serve workflows to MCP clients.
 
-    Over standard input and output, or over HTTP.
-
-    With --server or --http, the tools are those that the key permits. Runs need a worker, or a server that has one.
+    On standard input and output, or with --http over HTTP. With --server or --http, the tools are those that the key
+    permits. Runs need a worker, or a server that has one.
     """
     from tidemill.cli.commands.serve import serve_mcp
 
@@ -400,3 +399,7 @@ def print_version() -> None:
 
 for name, about in GROUPS.items():
     app.add_command(LazyCommand(name, help=about))
+
+FIRST = ("init", "run", "watch", "why", "validate", "graph", "verify")
+"""What a newcomer needs, at the top of the help."""
+app.commands = {name: app.commands[name] for name in (*FIRST, *app.commands)}

@@ -112,6 +112,8 @@ class Source(NamedTuple):
             raise Rejected(self.with_places(refusal.problems)) from None
 
     def with_places(self, problems: Sequence[Problem]) -> tuple[Problem, ...]:
+        if self.workflow is not None:
+            return tuple(self.workflow.located(problems))
         return with_places(problems, self.text) if self.text else tuple(problems)
 
 
@@ -277,10 +279,15 @@ def _from_pair(option: str, text: str) -> dict[str, Any]:
 
 
 def parse_value(option: str, text: str) -> Any:
-    """JSON where it is JSON, otherwise the text itself; JSON that cannot be kept exactly is refused."""
+    """JSON where it is JSON, else the text itself. Refuses a broken object and JSON that cannot be kept exactly."""
     try:
         return read_json(text)
     except Rejected as refusal:
+        is_object = text.startswith("{") and not text.startswith(("{{", "{%", "{#"))
+        if is_object and refusal.code == "json_syntax":
+            message = f"{option} begins like a JSON object: {refusal.problems[0].message}"
+            hint = """quote it for the shell: '{"name": "value"}'; a text is written as a JSON string"""
+            raise rejected("json_syntax", message, hint=hint) from None
         if refusal.code == "json_syntax" or text in ("NaN", "Infinity", "-Infinity"):
             return text
         first = refusal.problems[0]

@@ -178,7 +178,11 @@ def _keep_server(context: click.Context, parameter: click.Parameter, url: str | 
     if url is None:
         return
     if not is_server(url):
-        message = f"{url!r} is not the address of a server; write http://127.0.0.1:8321 or https://tidemill.example.com"
+        # There may be a password before the last @.
+        shown = url.rpartition("@")[2]
+        message = (
+            f"{shown!r} is not the address of a server; write http://127.0.0.1:8321 or https://tidemill.example.com"
+        )
         raise click.BadParameter(message, context, parameter)
     context.meta[_SERVER] = (url, context.get_parameter_source(parameter.name or "") in _ASKED)
 

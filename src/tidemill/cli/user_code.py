@@ -16,13 +16,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from sysconfig import get_paths
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import tidemill
 from tidemill.authoring.decorators import Workflow
 from tidemill.cli.render.terminal import sanitize
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Rejected, offered, rejected
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.discovery import handlers_in
 from tidemill.handlers.python.functions import decorated_functions, function_registry
@@ -31,7 +32,7 @@ from tidemill.settings import ignored_config
 HOW = "write module:attribute or path.py, with `functions` (a mapping) or `handlers` (a list) in it"
 
 OWN_FOLDER = os.path.dirname(tidemill.__file__) + os.sep
-IMPORT_FOLDER = os.path.dirname(importlib.__file__) + os.sep
+INSTALLED = tuple({get_paths()[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class App(NamedTuple):
@@ -74,7 +75,7 @@ def load_apps(names: Sequence[str]) -> App:
 def workflow_at(name: str) -> Workflow[..., Any]:
     """The workflow that `path.py`, `path.py:workflow` or `module:workflow` names. Raises Rejected."""
     with importable():
-        target = _target(name, name)
+        target = _target(name, name, "write path.py:workflow or module:workflow")
     if isinstance(target, Workflow):
         _build(target, name)
         return target
@@ -105,7 +106,7 @@ def _build(flow: Workflow[..., Any], said: str) -> None:
         raise rejected("workflow_invalid", message, hint=_place_of(error)) from error
 
 
-def _target(name: str, said: str) -> Any:
+def _target(name: str, said: str, how: str = HOW) -> Any:
     place, _, attribute = name.partition(":")
     try:
         target: Any = _of_file(Path(place), said) if place.endswith(".py") else importlib.import_module(place)
@@ -115,7 +116,9 @@ def _target(name: str, said: str) -> Any:
         raise _unimportable(said, place, error) from error
     for part in filter(None, attribute.split(".")):
         if not hasattr(target, part):
-            raise rejected("app_unknown", f"{said}: {place} has no attribute {attribute}", hint=HOW)
+            flows = [key for key, each in getattr(target, "__dict__", {}).items() if isinstance(each, Workflow)]
+            message = f"{said}: {place} has no attribute {attribute}"
+            raise rejected("app_unknown", message, hint=how if how is HOW or not flows else offered(attribute, flows))
         target = getattr(target, part)
     return target
 
@@ -152,11 +155,12 @@ def _unimportable(said: str, place: str, error: BaseException) -> Rejected:
 
 
 def _place_of(error: BaseException) -> str:
-    """Where the user's own code went wrong: the innermost line that is neither ours nor of the import system."""
+    """Where the user's own code went wrong: the innermost line that is neither ours nor of an installed package."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"see {error.filename}, line {error.lineno}"
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith("<frozen ")]
-    own = [each for each in frames if not each.filename.startswith((OWN_FOLDER, IMPORT_FOLDER))]
+    frames = [each for each in frames if not each.filename.startswith(OWN_FOLDER)]
+    own = [each for each in frames if not each.filename.startswith(INSTALLED)] or frames
     return f"see {own[-1].filename}, line {own[-1].lineno}" if own else HOW
 
 

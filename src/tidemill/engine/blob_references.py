@@ -51,7 +51,12 @@ def committed_references(stream: Stream, events: Sequence[AnyEvent], records: Se
     written = b"".join(records)
     if b"$" not in written and DIGEST_PREFIX not in written:
         return ()
-    found = [digest for event in events for digest in references_in(event)]
+    found = [
+        digest
+        for event, record in zip(events, records, strict=True)
+        if b"$" in record or DIGEST_PREFIX in record
+        for digest in references_in(event)
+    ]
     return reference_rows(stream, found) if found else ()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tidemill.blobs.contract import Blobs
 from tidemill.blobs.payloads import encode_value
+from tidemill.engine.attempts.rendering import LIST_BYTES_MAX
 from tidemill.engine.attempts.results import as_payload, child_id, read_ask
 from tidemill.engine.attempts.runtime import LeaveToOtherWorker
 from tidemill.engine.catalog import Catalog
@@ -23,12 +24,12 @@ from tidemill.engine.index_rows import RUN, root_term
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_labels, checked_inputs
-from tidemill.engine.views import outputs_of_state
 from tidemill.errors import Rejected, StoreUnusable, Unavailable, rejected
 from tidemill.kernel.activation import Activation, Wait
 from tidemill.kernel.commands import AnyCommand, Cancel, ChildBegan, ChildEnded, Delivered, Relabel, Retry, Start
 from tidemill.kernel.decide.completion import ABANDON
 from tidemill.kernel.decide.retries import worker_killer
+from tidemill.kernel.decide.visits import payload_size
 from tidemill.kernel.decide.waits import AGAIN, served
 from tidemill.kernel.events import BlobRef, Error, Payload
 from tidemill.kernel.jobs import JobBody, system_job
@@ -293,7 +294,7 @@ class ChildRunMessenger:
         error, output = state.error, None
         if status == "COMPLETED":
             # Its outputs may be more than a worker can hold.
-            error = worker_killer(lost, "loaded its outputs")
+            error = worker_killer(lost, "loaded its outputs") or _too_large(entry)
             if error is None:
                 output = await self._outputs(child, entry)
             else:
@@ -314,10 +315,16 @@ class ChildRunMessenger:
         )
 
     async def _outputs(self, child: Stream, entry: CachedRun) -> Payload:
-        if entry.state.outputs is not None:
-            return entry.state.outputs
-        text = encode_value(await outputs_of_state(child, entry.state, entry.flow.workflow, self._blobs))
-        return await as_payload(self._blobs, child.tenant, text)
+        """What a COMPLETED child returns, put together without decoding it."""
+        state, parts = entry.state, list[bytes]()
+        if state.outputs is not None:
+            return state.outputs
+        for name in entry.flow.workflow.terminals:
+            output = state.peek(name).output
+            if output is not None:
+                text = await self._blobs.get(child.tenant, output.digest) if isinstance(output, BlobRef) else output
+                parts.append(encode_value(name) + b":" + text)
+        return await as_payload(self._blobs, child.tenant, b"{" + b",".join(parts) + b"}")
 
     # For the reconciler
 
@@ -362,6 +369,16 @@ def _children(state: State) -> list[tuple[str, int, int, Wait]]:
             if act.wait is not None and act.wait.on == "child" and act.wait.started:
                 found.append((name, current.visit, index, act.wait))
     return found
+
+
+def _too_large(entry: CachedRun) -> Error | None:
+    """The error of a child without `outputs` whose last nodes return too much together."""
+    state = entry.state
+    outputs = [state.peek(name).output for name in entry.flow.workflow.terminals] if state.outputs is None else []
+    if sum(payload_size(output) for output in outputs if output is not None) <= LIST_BYTES_MAX:
+        return None
+    message = f"the outputs of the child have more than {LIST_BYTES_MAX} bytes"
+    return Error("output_too_large", message, hint="give the child `outputs` with what the parent needs")
 
 
 def _refused(where: tuple[str, int, int], child: str, error: Error) -> ChildEnded:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
+from typing import Any, Concatenate, ParamSpec, TypeGuard, TypeVar, cast, overload
 
 from tidemill.agents.port import AgentPort
 from tidemill.ambient import Ambient
@@ -54,7 +54,7 @@ from tidemill.engine.worker.instrumentation import Instrumentation, measured
 from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.spans import RunSpans
 from tidemill.engine.worker.worker import Worker, WorkerOptions
-from tidemill.errors import rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler, NodeContext
 from tidemill.handlers.python.functions import Function, function_registry
@@ -82,6 +82,11 @@ def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Call
         return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
 
     return call
+
+
+def _is_name(workflow: object) -> TypeGuard[str]:
+    """Whether it names a published workflow, and is no document as text."""
+    return isinstance(workflow, str) and "\n" not in workflow and not workflow.lstrip().startswith("{")
 
 
 def _home(function: Function) -> str:
@@ -114,7 +119,6 @@ class Engine:
     """
 
     # The flat verbs: each is a method of a service.
-    start_many = service_verb("runs", RunService.start_many)
     result = service_verb("runs", RunService.result)
     follow = service_verb("runs", RunService.follow)
     find = service_verb("runs", RunService.find)
@@ -382,7 +386,10 @@ class Engine:
         # The workflow function is called, which may take a while.
         self._add_functions(await asyncio.to_thread(lambda: flow.functions))
         for each in flow.family():
-            published = await self.workflows.publish(each.document(), author=author, message=message)
+            try:
+                published = await self.workflows.publish(each.document(), author=author, message=message)
+            except Rejected as refusal:
+                raise Rejected(each.located(refusal.problems)) from None
         self._published[flow] = f"{published.name}@{published.version}"
         return published
 
@@ -398,7 +405,7 @@ class Engine:
     async def start(
         self,
         /,
-        workflow: str | Workflow[..., Any],
+        workflow: Document | Workflow[..., Any],
         inputs: Any = None,
         *,
         key: str | None = None,
@@ -414,18 +421,16 @@ class Engine:
         `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
         Without `submitted_by` it is the user of this process. A run that has not ended after `deadline_seconds` fails.
         Its spans belong to the trace of `traceparent`, by default to that of the caller's current span.
-        A workflow written in Python is published first, and takes its inputs by name too: `start(report, n=3)`.
+        Text on one line is the name of a published workflow. A document (a mapping, YAML or JSON text, a `Path`) and a
+        workflow written in Python are published first; the latter takes its inputs by name too: `start(report, n=3)`.
         """
         flow = None if isinstance(workflow, str) else authored(workflow)
         if flow is not None:
             inputs = flow.run_inputs(inputs, arguments)
-            if flow not in self._published:
-                await self.publish(flow)
-            workflow = self._published[flow]
         elif arguments:
             raise TypeError(f"unexpected keyword argument {next(iter(arguments))!r}: give the inputs as a mapping")
         return await self.runs.start(
-            cast(str, workflow),
+            workflow if _is_name(workflow) else await self._published_as(workflow),
             inputs,
             key=key,
             labels=labels,
@@ -434,6 +439,44 @@ class Engine:
             deadline_seconds=deadline_seconds,
             traceparent=traceparent,
         )
+
+    async def start_many(
+        self,
+        workflow: Document | Workflow[..., Any],
+        inputs: Iterable[Any],
+        *,
+        keys: Iterable[str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        submitted_by: str = "",
+        correlation_id: str = "",
+        deadline_seconds: float | None = None,
+        traceparent: str = "",
+    ) -> list[str]:
+        """Start a run for each of the `inputs` and return their ids once all are durable.
+
+        All inputs are checked first: if one is refused, no run is started. After an error some runs may have started;
+        with `keys`, one for each input, the call can be repeated. `workflow` is what `start` takes.
+        """
+        flow = None if isinstance(workflow, str) else authored(workflow)
+        return await self.runs.start_many(
+            workflow if _is_name(workflow) else await self._published_as(workflow),
+            inputs if flow is None else [flow.run_inputs(each) for each in inputs],
+            keys=keys,
+            labels=labels,
+            submitted_by=submitted_by,
+            correlation_id=correlation_id,
+            deadline_seconds=deadline_seconds,
+            traceparent=traceparent,
+        )
+
+    async def _published_as(self, workflow: Document | Workflow[..., Any]) -> str:
+        """The version that a document, or a workflow written in Python, is published as; it is published if need be."""
+        if isinstance(workflow, Workflow):
+            if workflow not in self._published:
+                await self.publish(workflow)
+            return self._published[workflow]
+        published = await self.publish(workflow)
+        return f"{published.name}@{published.version}"
 
     async def run(
         self,
@@ -447,20 +490,11 @@ class Engine:
         timeout_s: float | None = None,
         **arguments: Any,
     ) -> RunView:
-        """Start a workflow and wait for its end; a document is published first.
+        """Start a workflow and wait for its end.
 
-        Text on one line is the name of a published workflow; the document in a file is `Path("flow.yaml")`. `key` and
-        `labels` are those of `start`. After `timeout` seconds (`timeout_s` is the same) it raises TimeoutError, which
-        names the run; the run continues all the same. A workflow written in Python takes its inputs by name too.
+        `workflow`, `inputs`, `key` and `labels` are those of `start`. After `timeout` seconds (`timeout_s` is the same)
+        it raises TimeoutError, which names the run; the run continues all the same.
         """
-        if isinstance(workflow, str):
-            is_name = "\n" not in workflow and not workflow.lstrip().startswith("{")
-        else:
-            is_name = authored(workflow) is not None
-        if not is_name:
-            published = await self.publish(workflow)
-            workflow = f"{published.name}@{published.version}"
-        assert isinstance(workflow, (str, Workflow))
         run_id = await self.start(workflow, inputs, key=key, labels=labels, **arguments)
         return await self.result(run_id, timeout=timeout, timeout_s=timeout_s)
 

@@ -102,7 +102,7 @@ class JobLimits(Protocol):
         """The jobs of a run with the caps of the limits that hold for them."""
 
 
-class PlannedCommit(msgspec.Struct):
+class PlannedCommit(msgspec.Struct, gc=False):
     stream: Stream
     entry: CachedRun
     commands: list[PendingCommand]

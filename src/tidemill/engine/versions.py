@@ -23,6 +23,8 @@ from tidemill.stores.contract import Row, Tail
 
 WORKFLOW = "workflow"
 LATEST = "latest"
+FILE_ENDINGS = (".json", ".yaml", ".yml")
+"""How names of files with documents end."""
 TAGS_MAX = 100
 SHARING_MAX = 10
 """Versions that share one tag."""
@@ -301,7 +303,9 @@ def split_reference(reference: Any) -> tuple[str, str, str]:
     """The parts of `name`, `name@3` or `name:stable`: the name, the separator, and what follows it."""
     if not isinstance(reference, str):
         message = f"a workflow is referenced by its name, not by a {type(reference).__name__}"
-        raise rejected("reference_invalid", message, hint="publish the document first; `run` does both")
+        raise rejected(
+            "reference_invalid", message, hint="publish the document first; in Python, `run` and `start` do both"
+        )
     return _split(reference)
 
 
@@ -347,7 +351,7 @@ def read_workflow_row(row: Row) -> WorkflowRow:
 
 
 def unknown_workflow(name: str, known: Sequence[str]) -> Rejected:
-    if name.endswith((".yaml", ".yml", ".json")):
+    if name.endswith(FILE_ENDINGS):
         file = shown(name)
         hint = f'this names a file: `tidemill publish {file}` first, or in Python `mill.run(Path("{file}"))`'
     else:

@@ -162,7 +162,7 @@ class RunView:
         if self.ok:
             facts.append(f"output={_SHORT.repr(self.output)}")
         if self.error:
-            facts += [f"failed_node={self.failed_node!r}", f"error={_SHORT.repr(self.error['message'])}"]
+            facts += [f"failed_node={self.failed_node!r}", f"error={_SHORT.repr(_error_words(self.error))}"]
         if self.waiting_for:
             facts.append(f"waiting_for={_SHORT.repr(list(self.waiting_for))}")
         return f"RunView({self.run_id!r}, {', '.join(facts)})"
@@ -172,14 +172,30 @@ class RunView:
 
         took = "" if self.ended_ms is None else f" · {(self.ended_ms - self.created_ms) / 1_000:,.3f} s"
         head = f"<b>{escape(self.workflow)}@{self.version}</b> · <b>{self.status}</b>{took}"
-        said = escape(f"{self.error['message']} [{self.error['code']}]") if self.error else ""
-        head += f"<br><code>{escape(self.run_id)}</code>" + (f"<br>{said}" if said else "")
+        head += f"<br><code>{escape(self.run_id)}</code>"
+        if self.error:
+            head += f"<br>{escape(_error_words(self.error))}"
+        traceback = str((self.error or {}).get("traceback") or "")
+        head += f"</p><pre>{escape(traceback)}</pre><p>" if traceback else ""
         rows = (
-            (name, node["status"], str(node["attempts"]), _node_words(node))
+            (name, self._node_status(name), str(node["attempts"]), self._node_took(name), _node_words(node))
             for name, node in islice(self.nodes.items(), HTML_ROWS_MAX)
         )
+        heads = ("node", "status", "attempts", "took", "output")
         more = f"<p>… and {len(self.nodes) - HTML_ROWS_MAX} more nodes</p>" if len(self.nodes) > HTML_ROWS_MAX else ""
-        return f"<p>{head}</p>{picture_of(self)}{html_table(('node', 'status', 'attempts', 'output'), rows)}{more}"
+        return f"<p>{head}</p>{picture_of(self)}{html_table(heads, rows)}{more}"
+
+    def _node_status(self, name: str) -> str:
+        node = self.nodes[name]
+        unreached = (node["error"] or {}).get("code") == "upstream_failed"
+        tolerated = node["status"] == "FAILED" and name != self.failed_node and not unreached
+        return "tolerated" if tolerated else "not reached" if unreached else str(node["status"])
+
+    def _node_took(self, name: str) -> str:
+        from tidemill.pictures.labels import duration
+
+        spent_ms, _ = self.traces.get(name, (0, None))
+        return duration(spent_ms) if spent_ms else ""
 
     @classmethod
     def from_dict(cls, shown: Mapping[str, Any]) -> RunView:
@@ -390,12 +406,6 @@ async def view_run(
     return view
 
 
-async def outputs_of_state(stream: Stream, state: State, workflow: Workflow, blobs: Blobs) -> Any:
-    """What a COMPLETED run returns."""
-    nodes = {name: await _node_view(stream, state.peek(name), blobs) for name in workflow.terminals}
-    return (await _outputs(stream, state, workflow, nodes, blobs, gaps=False))[0]
-
-
 async def _node_view(
     stream: Stream, visit: Visit, blobs: Blobs, *, gaps: bool = False, values: bool = True
 ) -> dict[str, Any]:
@@ -510,7 +520,7 @@ def picture_of(run: RunView) -> str:
         return ""
     from tidemill.pictures import run_svg
 
-    return f"<div>{run_svg(run)}</div>"
+    return f'<div style="overflow-x: auto">{run_svg(run)}</div>'
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -522,8 +532,14 @@ def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def _error_words(error: Mapping[str, Any]) -> str:
+    """An error on one line: of an exception its class, then message and code."""
+    kind = f"{error['type']}: " if error["code"] == "exception" and error.get("type") else ""
+    return f"{kind}{error['message']} [{error['code']}]"
+
+
 def _node_words(node: dict[str, Any]) -> str:
     error = node["error"]
     if error is not None:
-        return f"{error['message']} [{error['code']}]"
+        return _error_words(error)
     return "" if node["output"] is None else _SHORT.repr(node["output"])

@@ -68,13 +68,16 @@ def json_excess(text: bytes) -> str:
     """Why JSON text must not be decoded, or an empty text: nothing interrupts the parser, and all runs wait for it."""
     if len(text) <= DIGITS_MAX:
         return ""
-    # From above for small values: `[],` becomes 64 bytes.
-    size = len(text) + 60 * text.count(b",") + 184 * (text.count(b"[") + text.count(b"{"))
-    if size > DECODED_BYTES_MAX:
+    if decoded_size(text) > DECODED_BYTES_MAX:
         return f"it has so many values that it takes more than {DECODED_BYTES_MAX >> 20} MB of memory"
     if long_digits(text) > DIGITS_MAX:
         return f"its long integers have more than {DIGITS_MAX} digits together"
     return ""
+
+
+def decoded_size(text: bytes) -> int:
+    """About how much memory JSON text becomes; from above for small values: `[],` becomes 64 bytes."""
+    return len(text) + 60 * text.count(b",") + 184 * (text.count(b"[") + text.count(b"{"))
 
 
 def long_digits(text: bytes) -> int:

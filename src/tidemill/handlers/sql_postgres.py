@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg.adapt import AdaptersMap
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.generators import fetch
-from psycopg.pq import ExecStatus
 from psycopg.rows import TupleRow
 from psycopg.types.json import set_json_loads
 from psycopg.types.string import TextLoader
@@ -25,12 +23,8 @@ from tidemill.handlers.contract import Fail
 from tidemill.handlers.sql import AnswerBuilder, Parameters
 from tidemill.handlers.sql_child import MISSING_HINT, SQL_HINT
 from tidemill.stores.optional import bound
+from tidemill.stores.postgres.transactional import RowByRow
 from tidemill.stores.statements import Dialect, is_copy, to_json, with_placeholders
-
-if TYPE_CHECKING:
-    from psycopg.abc import PQGen
-    from psycopg.pq.abc import PGresult
-
 
 CONNECTIONS_MAX = 8
 CONNECT_SECONDS = 10
@@ -140,34 +134,9 @@ async def _forget(connection: psycopg.AsyncConnection[TupleRow]) -> None:
     await connection.execute("DISCARD ALL")
 
 
-class _RowByRow(psycopg.AsyncCursor[TupleRow]):
-    """Streams the answer of any statement, also an empty one, and records how many rows it changed."""
-
-    changed = 0
-
-    def _stream_fetchone_gen(self, first: bool) -> PQGen[PGresult | None]:
-        result: PGresult | None = yield from fetch(self._pgconn)
-        if result is None:
-            return None
-        if result.status == ExecStatus.SINGLE_TUPLE:
-            self.pgresult = result
-            self._tx.set_pgresult(result, set_loaders=first)
-            if first:
-                self._make_row = self._make_row_maker()
-            return result
-        if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK, ExecStatus.EMPTY_QUERY):
-            self._raise_for_result(result)
-        # The command status is `INSERT 0 3` or, without a change, `SELECT 3`.
-        if (result.command_status or b"").startswith((b"INSERT ", b"UPDATE ", b"DELETE ", b"MERGE ")):
-            self.changed = result.command_tuples or 0
-        while (yield from fetch(self._pgconn)):
-            pass
-        return None
-
-
 async def _answer(connection: psycopg.AsyncConnection[TupleRow], text: str, parameters: Parameters) -> Any:
     answer = AnswerBuilder("encode({}, 'hex')")
-    cursor = _RowByRow(connection)
+    cursor = RowByRow(connection)
     columns: Sequence[str] = ()
     async with aclosing(cursor.stream(text.encode(), parameters)) as rows:  # type: ignore[type-var]
         async for row in rows:

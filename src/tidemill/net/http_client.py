@@ -116,8 +116,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     total_ms: int | None = None
     bytes_max: int | None = None
     redirects_max: int | None = None
-    forbidden_at: Callable[[str], str] | None = None
-    """The name of a secret in this call that may not be sent to an origin; empty if there is none."""
+    forbidden_at: Callable[..., str] | None = None
+    """The name of a secret in this call that may not be sent to an origin; empty if there is none. With `texts`, only
+    secrets in these count."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,15 +208,15 @@ class Fetcher:
             redirects_max = min(call.redirects_max, redirects_max)
         hop = _first_hop(call)
         if call.forbidden_at is not None:
-            # A redirect to another origin carries nothing that could be secret.
-            check_secrets(call.forbidden_at, f"{hop.url.scheme}://{hop.url.netloc.decode()}")
+            # A redirect to another origin carries nothing that is secret.
+            check_secrets(call.forbidden_at, origin_text(hop.url))
         for _ in range(redirects_max + 1):
             response = await self.transport().handle_async_request(hop.request())
             location = response.headers.get("location")
             if response.status_code not in REDIRECTS or not location or not redirects_max:
                 return response, hop.url
             await response.aclose()
-            hop = hop.redirected(location, response.status_code)
+            hop = hop.redirected(location, response.status_code, call.forbidden_at)
         message = f"{call.method} {shown(call.url)} was redirected more than {redirects_max} times"
         raise CallFailed("too_many_redirects", message)
 
@@ -238,13 +239,13 @@ class _Hop(msgspec.Struct, frozen=True, kw_only=True):
         extensions = {transport.REPEATABLE: self.repeatable}
         return httpx2.Request(self.method, self.url, headers=headers, content=self.body, extensions=extensions)
 
-    def redirected(self, location: str, status: int) -> _Hop:
-        """The next hop. Another origin gets neither credentials, nor headers, nor the body."""
+    def redirected(self, location: str, status: int, forbidden_at: Callable[..., str] | None) -> _Hop:
+        """The next hop. Another origin gets neither credentials, nor other than harmless headers, nor the body."""
         url, headers, repeatable = read_url(location, self.url), self.headers, self.repeatable
         same = origin(url) == origin(self.url)
         if not same:
             repeatable = without_key(repeatable)
-            headers = {name: value for name, value in headers.items() if name in HARMLESS}
+            headers = harmless(headers, url, forbidden_at)
         # Only these redirects repeat the request; the others become a GET.
         if status in (307, 308) or self.method in ("GET", "HEAD"):
             if self.body and not same:
@@ -253,6 +254,15 @@ class _Hop(msgspec.Struct, frozen=True, kw_only=True):
             return _Hop(method=self.method, url=url, headers=headers, body=self.body, repeatable=repeatable)
         headers = {name: value for name, value in headers.items() if name != "content-type"}
         return _Hop(method="GET", url=url, headers=headers, body=b"", repeatable=without_key(repeatable))
+
+
+def harmless(headers: Mapping[str, str], url: httpx2.URL, forbidden_at: Callable[..., str] | None) -> dict[str, str]:
+    """The headers that another origin may get: none that says who asks, and none with a secret that is not for it."""
+    known = {name: value for name, value in headers.items() if name in HARMLESS}
+    if forbidden_at is None:
+        return known
+    there = origin_text(url)
+    return {name: value for name, value in known.items() if not forbidden_at(there, texts=(value,))}
 
 
 def check_secrets(forbidden_at: Callable[[str], str], origin: str) -> None:
@@ -316,6 +326,11 @@ def read_url(text: str, base: httpx2.URL | None = None) -> httpx2.URL:
 def origin(url: httpx2.URL) -> tuple[str, bytes, int | None]:
     """The scope of credentials."""
     return url.scheme, url.raw_host, url.port
+
+
+def origin_text(url: httpx2.URL) -> str:
+    """The same as text, as the operator's grants name it."""
+    return f"{url.scheme}://{url.netloc.decode()}"
 
 
 def same_origin(one: str, other: str) -> bool:

@@ -208,7 +208,7 @@ def _launch(
 def _prepare_program(memory_max: int | None) -> None:
     """In the forked copy: it dies with the supervisor, and the kernel picks it first when memory runs out."""
     os.setsid()
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     # Python itself changes the last two.
     for number in (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
@@ -229,6 +229,11 @@ def _death_pipe() -> int:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     return read_end
+
+
+def end_with_parent(number: int) -> None:
+    """Let the system send this process a signal when its parent dies, where it can."""
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _prctl(option: int, value: int) -> None:

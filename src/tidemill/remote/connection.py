@@ -26,6 +26,8 @@ PATIENCE_S = 30.0
 CONNECT_PATIENCE_S = 0.5
 """The same for the first request of a connection: a wrong address is reported at once."""
 TIMEOUT_S = 60.0
+CONNECTIONS_MAX, CONNECTIONS_KEPT = 1_000, 20
+"""Each wait for the end of a run, and each stream, holds a connection."""
 SILENCE_S = 60.0
 """How long a stream may be silent; the server says something more often."""
 CutOff = httpx2.TransportError
@@ -40,7 +42,8 @@ class Connection:
     def __init__(self, url: str, key: str | None) -> None:
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._client = httpx2.AsyncClient(base_url=self.url + API, headers=headers, timeout=TIMEOUT_S)
+        limits = httpx2.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_KEPT)
+        self._client = httpx2.AsyncClient(base_url=self.url + API, headers=headers, timeout=TIMEOUT_S, limits=limits)
 
     async def open(self) -> None:
         """Ask the server for the caller, so that a wrong address or key is refused first."""
@@ -174,18 +177,8 @@ def hints(kind: Any) -> dict[str, Any]:
 
 async def frames(response: httpx2.Response) -> AsyncIterator[tuple[str, int | None, Any]]:
     """The frames of an event stream: kind, seq if it is an event of the log, and data."""
-    kind, seq, data = "", None, ""
-    async for line in response.aiter_lines():
-        if not line:
-            if data:
-                yield kind, seq, msgspec.json.decode(data)
-            kind, seq, data = "", None, ""
-            continue
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "event":
-            kind = value
-        elif name == "id" and value.isdecimal():
-            seq = int(value)
-        elif name == "data":
-            data += value
+    async for each in httpx2.EventSource(response, max_event_size=None):
+        if each.data:
+            # An id holds for the frames behind it, too.
+            is_event = each.event == "message" and each.id.isdecimal()
+            yield each.event, int(each.id) if is_event else None, msgspec.json.decode(each.data)

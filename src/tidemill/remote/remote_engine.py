@@ -65,7 +65,11 @@ class RemoteEngine(Engine):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             hint = f"write {DEFAULT_SERVER} or https://tidemill.example.com"
-            raise rejected("server_unknown", f"{url!r} is not the address of a server", hint=hint)
+            raise rejected("server_unknown", f"{url.rpartition('@')[2]!r} is not the address of a server", hint=hint)
+        if "@" in parts.netloc:
+            # Messages name the address.
+            hint = f"give an API key with --key-file or {KEY_VARIABLE}"
+            raise rejected("server_unknown", "the address of a server holds no name and no password", hint=hint)
         self._connection = connection = Connection(url, key)
         self._published, self._functions = {}, {}
         self.worker, self.url = None, connection.url

@@ -13,7 +13,7 @@ import asyncio
 import math
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
@@ -74,16 +74,19 @@ def refusal(message: str, hint: str = "") -> Rejected:
     return rejected("statement_refused", message, hint=hint)
 
 
-def rows_of(found: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
+class AnswerRows:
     """The rows of an answer; refused as soon as they are too many or too large."""
-    rows, size = [], 0
-    for row in found:
-        rows.append(row)
-        size += sum(len(value) if isinstance(value, (str, bytes)) else 8 for value in row)
-        if len(rows) > ROWS_MAX or size > ANSWER_BYTES_MAX:
+
+    def __init__(self) -> None:
+        self.rows: list[Sequence[Any]] = []
+        self._size = 0
+
+    def add(self, row: Sequence[Any]) -> None:
+        self.rows.append(row)
+        self._size += sum(len(value) if isinstance(value, (str, bytes)) else 8 for value in row)
+        if len(self.rows) > ROWS_MAX or self._size > ANSWER_BYTES_MAX:
             message = f"it returns more than {ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes"
             raise refusal(message, "ask for less, with WHERE or LIMIT")
-    return rows
 
 
 def table_refusal(table: str, owner: str | None, workflow: str) -> str:

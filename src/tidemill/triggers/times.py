@@ -38,6 +38,8 @@ FIRST_WINDOW_MS = 3_600_000
 MOMENT_MS_MAX = 253_402_300_799_000
 """The end of the year 9999, where calendars stop."""
 
+_NOT_IANA = ("localtime", "posix", "right/")
+"""Files beside the database: they mean another time on another machine, or count leap seconds."""
 _DURATION = re.compile(r"(?:(\d{1,6})w)?(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9})s)?")
 _SECONDS = (604_800, 86_400, 3_600, 60, 1)
 
@@ -155,7 +157,7 @@ def read_zone(name: Any, problems: list[Problem]) -> str:
     from zoneinfo import available_timezones
 
     try:
-        if isinstance(name, str) and name:
+        if isinstance(name, str) and name and not name.startswith(_NOT_IANA):
             zone_of(name)
             return name
     except (KeyError, ValueError, OSError):

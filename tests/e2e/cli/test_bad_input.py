@@ -200,3 +200,14 @@ def test_an_argument_that_does_not_fit_has_no_cause_of_python(inside: InProcessC
     document = "name: f\nnodes: [{id: a, type: python, config: {function: 'json:dumps', args: {object: 1}}}]"
     done = inside("run", *file(document)(tmp_path), "--allow-import", "json")
     assert "did you mean `obj`?" in done.out and "StopIteration" not in done.out
+
+
+def test_a_broken_object_is_not_taken_as_text(inside: InProcessCli, tmp_path: Path) -> None:
+    (path,) = file("name: x\nnodes: [{id: ask, type: signal}]")(tmp_path)
+    inside("publish", path)
+    inside("start", "x", "--key", "x1")
+    for command in (("run", path, "-i"), ("runs", "override", "x1", "ask", "--value"), ("runs", "signal", "x1", "ask")):
+        for text in ("{", "{a: 1}", '{"a": }'):
+            ended = inside(*command, f"a={text}" if command[0] == "run" else text)
+            assert (ended.code, "begins like a JSON object" in ended.err) == (2, True), (command, text, ended.err)
+    assert inside("runs", "signal", "x1", "ask", "{{ as text }}").code == 0

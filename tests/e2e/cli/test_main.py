@@ -222,3 +222,9 @@ def test_a_run_imports_the_languages_that_its_document_is_written_in(tmp_path: P
     modules = imported(CALLED, "run", str(EXAMPLES / "hello.yaml"), "--quiet", cwd=tmp_path)
     assert {"jinja2", "yaml"} <= modules
     assert_light(modules, ALWAYS_LATE | SYNTAXES, 670)
+
+
+def test_the_help_begins_with_what_a_newcomer_needs_and_cuts_no_summary_off(inside: InProcessCli) -> None:
+    listed = inside("--help").out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in listed][:4] == ["init", "run", "watch", "why"]
+    assert [line for line in listed if line.endswith("...")] == []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -267,6 +268,15 @@ def test_an_operator_approves_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert again != pins and again.splitlines()[2:] == pins.splitlines()[2:], "only the pin of add is another"
     config.write_text(lines.replace(pins, again))
     assert "changed" not in command("tools", "mcp", "tests").out
+    gone = f'removed = "sha256:{"0" * 64}"\n'
+    config.write_text(lines.replace(pins, again + gone))
+    described.write_text(msgspec.json.encode({"add": "x" * 40_000}).decode())
+    monkeypatch.delenv("TIDEMILL_CONFIG")
+    given = ("--config", str(config))
+    assert "gone" in command("tools", "mcp", "tests", *given).out
+    usable = command("tools", "mcp", "tests", "--approve", *given).out
+    assert usable.splitlines()[1:] == pins.splitlines()[2:], "neither what is gone nor what is too long is approved"
+    monkeypatch.setenv("TIDEMILL_CONFIG", str(config))
     config.write_text('[mcp.tests]\ncommand = ["no-such-program-at-all"]\n')
     broken = command("tools", "mcp", "tests")
     assert broken.code != 0 and "no-such-program-at-all" in broken.err and "Traceback" not in broken.err

@@ -104,7 +104,7 @@ def test_a_failure_names_the_node_the_code_the_place_and_the_cause(folder: Path)
     assert "cause  ValueError: invalid literal" in explained
     assert "2 attempts" in explained
     shown = explained[explained.index("  Traceback (most recent call last):") :]
-    assert 'my_steps.py", line 17, in broken' in shown and "tidemill" not in shown
+    assert 'my_steps.py", line 17, in broken' in shown and "tidemill" not in shown.partition("→")[0]
     assert ended.out.count("Traceback") == 2, "of the error and of its cause"
 
 

@@ -44,7 +44,7 @@ def test_a_run_of_many_nodes_shows_those_that_matter(cli_store: CliStore) -> Non
     run_id = cli_store.start({"name": "wide", "nodes": [*nodes, {"id": "bad", "type": "fail", "on_error": "continue"}]})
     cli_store.until(run_id, lambda view: view.status == "COMPLETED")
     shown = cli_store.fine("runs", "show", run_id)
-    assert "✗  bad " in shown
+    assert "!  bad " in shown
     assert "→ and 51 more nodes; --json shows them all" in shown
 
 
@@ -136,6 +136,20 @@ def test_items_that_are_queued_together_are_one_range(cli_store: CliStore) -> No
     assert "held back" in told and "max_parallel" not in told
 
 
+def test_a_failure_that_was_handled_is_not_shown_as_the_failure_of_the_run(cli_store: CliStore) -> None:
+    nodes = [
+        {"id": "pay", "type": "fail", "config": {"kind": "declined", "message": "no"}, "on_error": {"route": ["tell"]}},
+        {"id": "tell", "type": "value", "config": 1},
+        {"id": "one", "type": "value", "map": {"over": [1]}},
+    ]
+    run_id = cli_store.start({"name": "handled", "nodes": nodes})
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
+    shown = cli_store.fine("runs", "show", run_id)
+    assert matches(r"^!  pay +tolerated .* no \[declined\]$", shown)
+    assert "1 tolerated" in shown and "FAILED" not in shown
+    assert matches(r"NodeExpanded +one 1 item$", cli_store.fine("runs", "events", run_id))
+
+
 def test_retry_lets_a_run_go_on(cli_store: CliStore) -> None:
     flow = {"name": "flaky", "nodes": [{"id": "a", "type": "fail", "config": {"attempts": 1, "value": "up"}}]}
     run_id = cli_store.start(flow)
@@ -203,6 +217,8 @@ def test_a_run_is_named_by_the_beginning_of_its_id_or_as_the_last(cli_store: Cli
     assert (problem["code"], "order-17, order-18" in problem["hint"]) == ("run_ambiguous", True)
     (problem,) = cli_store.refused("runs", "show", "nobody")
     assert problem["code"] == "run_unknown"
+    (problem,) = cli_store.refused("runs", "show", "@lst")
+    assert (problem["code"], problem["hint"]) == ("run_unknown", "the newest run is @last")
 
 
 def test_children_are_counted_beside_their_parents_and_ended_runs_have_a_duration(cli_store: CliStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -120,3 +121,28 @@ def test_a_wrong_file_is_told_whole_before_anything_is_done(inside: InProcessCli
     assert ended.json["problems"][0]["hint"] == "did you mean `shell`?"
     missing = inside(command, "../documents/hello.yaml", "--json", "--config", "none.toml")
     assert missing.json["problems"][0]["code"] == "config_missing"
+
+
+def test_config_show_has_every_documented_key(inside: InProcessCli, folder: Path) -> None:
+    named = grant(
+        folder / "named.toml",
+        'interpreter_packages = ["numpy"]\n[mcp.files]\ncommand = ["serve-files"]\n[server]\nsecret = "'
+        + "s" * 40
+        + '"\n'
+        "[server.limits]\nbody_bytes = 5000\n[tracing]\ncontent = true\n",
+    )
+    shown = inside("config", "show", "--config", str(named), "--json").json
+    assert shown["server.limits.body_bytes"] == 5000
+    assert shown["server.secret"] == "given"
+    assert (shown["tracing.content"], shown["mcp"]) == (True, {"files": "serve-files"})
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "configuration.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith(("| `", "| `["))]
+    keys = [key.strip("[]").removesuffix(".NAME") for row in rows for key in re.findall(r"`([^`]+)`", row)]
+    missing = [key for key in keys if not key.isupper() and key not in shown and key.rpartition(".")[0] not in shown]
+    assert missing == []
+
+
+def test_config_check_takes_the_file_as_other_commands_do(inside: InProcessCli, folder: Path) -> None:
+    named = grant(folder / "named.toml", "shel = true\n")
+    for options in ((str(named),), ("--config", str(named))):
+        assert "did you mean `shell`?" in inside("config", "check", *options).err

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import tidemill
@@ -16,9 +17,13 @@ from tests.fixtures.cli_store import CliStore
 from tests.fixtures.command_line import eventually
 from tests.fixtures.scripted_functions import Ledger
 from tidemill.cli import main
+from tidemill.cli.app import app
 from tidemill.cli.commands import worker
+from tidemill.cli.commands.serve import ServeOptions, worker_arguments
 from tidemill.cli.commands.worker import without_password
+from tidemill.cli.options import retention
 from tidemill.engine.worker.registry import WORKER
+from tidemill.kernel.model import RETENTION_BY_STORE
 
 STUCK = {"name": "stuck", "nodes": [{"id": "a", "type": "value", "queue": "gpu"}]}
 
@@ -227,3 +232,17 @@ def test_a_worker_gives_freed_memory_back() -> None:
     held.clear()
     assert main.release_memory()
     assert resident_mb() < before - 200, len(last)
+
+
+@pytest.mark.parametrize("days", [None, RETENTION_BY_STORE, 400.5])
+def test_workers_beside_a_server_do_what_the_one_inside_would_do(days: float | None) -> None:
+    asked: dict[str, Any] = {"concurrency": 3, "grace_s": 1.5, "apps": ("a.py", "b.py"), "imports": ("shop.*",)}
+    asked |= {"archive": "/old runs", "log_level": "error", "log_format": "json"}
+    server = ServeOptions(
+        store="sqlite:///s.db", host="", port=0, workers=2, retention_days=days, without_authentication=False, **asked
+    )
+    name, *arguments = worker_arguments(server)
+    command = app.commands[name]
+    read = command.make_context(name, arguments, parent=click.Context(app)).params
+    assert {key: read[key] for key in asked} == asked
+    assert retention(read["retention_days"], read["keep_runs"]) == days

@@ -13,7 +13,6 @@ from tests.fixtures.agent_tools import NOW_MS, code, content, workbench
 from tests.fixtures.servers.web import Web, in_turn, json_reply, raw, redirect, web
 from tidemill.agents.delegation import researcher_document
 from tidemill.agents.interpreter import CodeRequest, execute
-from tidemill.agents.port import BudgetSlice
 from tidemill.agents.tools import Pending, ToolResult
 from tidemill.security.signing import verify
 
@@ -31,7 +30,7 @@ async def test_a_workflow_is_a_child_run_with_a_slice_of_the_budget() -> None:
         assert isinstance(pending, Pending)
         child = pending.wait.child
         assert child is not None and (child.workflow, child.inputs, child.failure) == ("other@1", {"n": 3}, "return")
-        assert pending.budget == BudgetSlice(calls=3)
+        assert child.budget == {"calls": 3}
         done = content(await bench.resume("delegate_to_agent", asked, pending, {"a": 3}))
         assert done == {"result": {"a": 3}, "workflow": "other@1"}
         failed = {"$child_failed": {"child": "r.x", "status": "FAILED", "code": "boom", "message": "no", "hint": ""}}

@@ -13,9 +13,10 @@ from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.killed_agents import run_with_kills
 from tidemill.agents.conversation import restored
+from tidemill.agents.tools import ToolResult
 from tidemill.handlers.contract import Fail
 from tidemill.handlers.llm.provider import OnText, Question, Reply
-from tidemill.kernel.events import NodeAppended, NodeFailed
+from tidemill.kernel.events import CompensationFailed, NodeAppended, NodeFailed
 from tidemill.testing.cluster import Boundary, CrashPlan
 
 ADD = {"add": {"a": 2, "b": 3}}
@@ -348,6 +349,24 @@ async def test_an_answer_that_does_not_suit_the_schema_is_asked_for_again(mill: 
     assert (run.status, run.nodes["a"]["error"]["code"]) == ("FAILED", "output_invalid")
 
 
+@pytest.mark.parametrize("schema", [None, {"type": "object"}])
+@simulated
+async def test_an_answer_that_was_cut_short_says_so(mill: Cluster, schema: Any) -> None:
+    class Cut(Model):
+        async def ask(self, question: Question, on_text: OnText) -> Reply:
+            return msgspec.structs.replace(await super().ask(question, on_text), finish_reason="length")
+
+    model = Cut('{"depth": 4')
+    worker = await at_work(mill, model)
+    run = await worker.run(of_agent(**({} if schema is None else {"output_schema": schema})))
+    assert len(model.asked) == 1, "another answer would be cut, too"
+    if schema is None:
+        assert (run.status, run.outputs["a"]["stopped"]) == ("COMPLETED", "max_tokens")
+    else:
+        error = run.nodes["a"]["error"]
+        assert (error["code"], "max_tokens" in error["hint"]) == ("output_invalid", True)
+
+
 @simulated
 async def test_turns_and_time_are_limited(mill: Cluster) -> None:
     model = Model(*({"add": {"a": n}} for n in range(50)), takes_s=10.0)
@@ -356,6 +375,27 @@ async def test_turns_and_time_are_limited(mill: Cluster) -> None:
     assert (run.nodes["a"]["error"]["code"], len(model.asked)) == ("max_turns_exceeded", 4)
     run = await worker.run(of_agent(timeout_sec=35))
     assert (run.nodes["a"]["error"]["code"], len(model.asked)) == ("agent_timeout", 4 + 4)
+
+
+@simulated
+async def test_calls_at_the_same_time_take_as_long_as_the_longest(mill: Cluster) -> None:
+    """Or an agent that has waited for a person would find its time used up."""
+    tools = Tools()
+
+    async def slow(context: Any, arguments: dict[str, Any]) -> ToolResult:
+        await asyncio.sleep(10 + arguments.get("a", 0))
+        return ToolResult(content=arguments)
+
+    tools._add = slow  # type: ignore[method-assign]
+    model = Model([("add", {"a": number}) for number in range(10)], {"ask": {}}, "done")
+    worker = await at_work(mill, model, tools)
+    run_id = await worker.start(of_agent(timeout_seconds=60))
+    await mill.until(lambda: worker.cached(run_id) is not None and worker.cached(run_id).peek("a").status == "WAITING")
+    await worker.engine.decide(run_id, "a", "approve", actor="ann")
+    assert (await worker.end(run_id)).status == "COMPLETED"
+    shown = await worker.engine.transcript(run_id, "a")
+    assert 19_000 <= shown.duration_ms < 20_000
+    assert [call.duration_ms for call in shown.turns[0].calls] == [1_000 * (10 + number) for number in range(10)]
 
 
 @simulated
@@ -445,6 +485,18 @@ async def test_200_turns_write_at_most_three_times_the_transcript(mill: Cluster)
     transcript = await worker.engine.transcript(run.run_id, "a")
     assert written <= 3 * len(msgspec.json.encode(transcript))
     assert transcript.tool_calls == 200
+
+
+@simulated
+async def test_an_agent_is_no_compensator(mill: Cluster) -> None:
+    model = Model("undone")
+    worker = await at_work(mill, model)
+    undo = {"type": "agent", "config": agent()["config"]}
+    flow = document(node("a", type="value", compensator=undo), node("b", "a", type="fail", config={"kind": "boom"}))
+    run = await worker.run(flow | {"on_failure": {"compensate": "automatic"}})
+    await asyncio.sleep(60)
+    (failed,) = await mill.of(run.run_id, CompensationFailed, "a")
+    assert failed.error.code == "answer_invalid" and failed.retry_at_ms is None and model.asked == []
 
 
 @simulated

@@ -12,6 +12,7 @@ from tests.fixtures.agent_tools import code, content, workbench
 from tests.fixtures.servers.web import Web, json_reply, redirect, web
 from tidemill.agents import openapi
 from tidemill.agents.openapi import Operation, find_operations, read_operation, settings_problems
+from tidemill.agents.tools import Pending
 from tidemill.handlers.contract import Fail
 
 DOCUMENT: dict[str, Any] = {
@@ -95,6 +96,22 @@ async def test_what_does_not_fit_is_not_sent(served: Web, given: Any, error: str
         assert code(await bench.call("openapi_action", given)) == error
         sent = [asked.path for asked in served.asked]
         assert sent == (["/openapi.json", "/v1/orders/8"] if error == "http_status" else ["/openapi.json"])
+
+
+async def test_a_person_confirms_what_deletes(served: Web) -> None:
+    wipe = {"operation": "delete /orders"}
+    for methods in ({}, {"methods": ["get", "delete"]}):
+        async with workbench(tool(served, "readOrder", "delete *", **methods)) as bench:
+            read = {"operation": "readOrder", "parameters": {"id": 7}}
+            assert content(await bench.call("openapi_action", read))["status"] == 200
+            assert content(await bench.call("openapi_action", wipe, describe=True))["summary"] == "Delete all"
+            asked = await bench.call("openapi_action", wipe)
+            assert isinstance(asked, Pending) and served.asked[-1].method == "GET"
+            agreed = {"decision": "approve", "comments": ""}
+            assert content(await bench.resume("openapi_action", wipe, asked, agreed))["status"] == 201
+            assert served.asked[-1].method == "DELETE"
+    async with workbench(tool(served, "delete *", confirm=False)) as bench:
+        assert content(await bench.call("openapi_action", wipe))["status"] == 201
 
 
 async def test_a_redirect_is_not_followed(served: Web) -> None:

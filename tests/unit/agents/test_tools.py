@@ -55,7 +55,9 @@ async def opened(*sources: Any, tools: list[Any] | None = None) -> Any:
 
 
 class PlainPort:
-    """A port of an attempt that has read no secrets."""
+    """A port of an attempt that has read no secrets, and where nothing is recorded."""
+
+    async def begin(self) -> None: ...
 
     def masked(self, value: Any) -> Any:
         return value
@@ -63,7 +65,7 @@ class PlainPort:
 
 def call_context() -> ToolContext:
     port: Any = PlainPort()
-    return ToolContext(node=context(), port=port, call_id="c", key="r/n/1/-1/1.0")
+    return ToolContext(node=context(), port=port, call_id="c", key="r/n/1/-1/1.0", begin=port.begin)
 
 
 def prepared(toolbox: Any, name: str, text: str, used: int = 0) -> Any:
@@ -174,6 +176,20 @@ async def test_a_destructive_call_is_confirmed_by_a_person() -> None:
     assert done.content == {"n": 1}
 
 
+async def test_a_person_reads_the_whole_call_or_is_not_asked() -> None:
+    """What lies behind the end of the text that a person reads could be anything."""
+    drop = source("drop", effect=Effect(destructive=True), parameters={"type": "object"})
+    toolbox = await opened(drop)
+    for length, is_asked in ((15_000, True), (17_000, False)):
+        text = msgspec.json.encode({"a": "x" * length, "z": "everything"}).decode()
+        ended = await toolbox.call(prepared(toolbox, "drop", text), call_context())
+        assert isinstance(ended, Pending) is is_asked
+        if is_asked:
+            assert "everything" in ended.wait.approval.description
+        else:
+            assert ended.error == "arguments_invalid" and "a person has to read" in ended.text
+
+
 async def test_an_author_decides_on_confirmation() -> None:
     sources = source("drop", effect=Effect(destructive=True)), source("read")
     tools = [{"name": "drop", "confirm": False}, {"name": "read", "confirm": True, "approvers": ["role:boss"]}]
@@ -241,6 +257,14 @@ async def test_functions_are_tools() -> None:
         assert content(await bench.call("weigh", city="Rome")) == 8.0
         assert code(await bench.call("weigh", town="Rome")) == "arguments_invalid"
         assert code(await bench.call("weigh", city=1)) == "arguments_invalid"
+
+
+@pytest.mark.parametrize("name", ["shop.stock", "two words", "größe", "x" * 65])
+def test_a_name_that_providers_refuse_is_refused_at_once(name: str) -> None:
+    with pytest.raises(TypeError, match="cannot be the name of a tool"):
+        tidemill.tool(name)(lambda: None)
+    with pytest.raises(TypeError, match="<lambda>"):
+        tidemill.tool(lambda: None)
 
 
 def test_parameters_follow_from_type_hints() -> None:

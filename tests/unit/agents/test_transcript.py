@@ -43,6 +43,27 @@ async def test_a_transcript_is_printed(mill: Cluster, capsys: pytest.CaptureFixt
 
 
 @simulated
+async def test_a_route_that_the_answer_names_is_part_of_the_transcript(mill: Cluster) -> None:
+    answer = '{"next_nodes": ["b"], "reasoning": "it is large"}'
+    worker = await at_work(mill, Model(answer))
+    branch = {"type": "agent_driven", "available_next_nodes": ["b", "c"], "default": ["c"]}
+    run = await worker.run(document(agent(_branch=branch), node("b", "a"), node("c", "a")))
+    shown = await worker.engine.transcript(run.run_id, "a")
+    assert (shown.next_nodes, shown.reason) == (["b"], "it is large")
+    run = await worker.run(of_agent())
+    assert (await worker.engine.transcript(run.run_id, "a")).next_nodes == [], "a node without a branch has no route"
+
+
+def test_what_was_cut_and_what_the_engine_said_last_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    reply = {"t": "reply", "text": "It is", "finish": "length"}
+    told = [{"t": "begin", "prompt": "Go."}, reply, {"t": "note", "text": "Finish now."}]
+    entries = [Entry(number, 0, 1, record) for number, record in enumerate(told)]
+    print_transcript(transcript_of(Transcript(run_id="r", node="a", visit=1), entries))
+    printed = capsys.readouterr().out
+    assert "cut short by max_tokens" in printed and printed.rstrip().endswith("Finish now.")
+
+
+@simulated
 async def test_an_agent_at_work_shows_what_it_has_done_so_far(mill: Cluster) -> None:
     tools = Tools()
     worker = await at_work(mill, Model({"ask": {}}, "thanks"), tools)

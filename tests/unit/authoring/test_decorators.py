@@ -505,3 +505,27 @@ def test_a_long_chain_is_built() -> None:
     nodes = long.document()["nodes"]
     assert len(nodes) == 1500 and nodes[-1]["dependencies"] == ["step_1499"]
     assert re.fullmatch(r"\{\{ step_1500\.output \}\}", long.document()["outputs"])
+
+
+def test_a_problem_of_the_document_names_the_line_of_the_call() -> None:
+    @tidemill.workflow
+    def wrong(n: int) -> int:
+        tidemill.sleep("3h")  # type: ignore[arg-type]
+        return fetch.options(timeout=-1)(n)
+
+    with tidemill.open("memory://", work=False) as mill, pytest.raises(tidemill.Rejected) as refused:
+        mill.publish(wrong)
+    line = wrong.function.__code__.co_firstlineno
+    found = sorted(problem.message.partition(" ")[0] for problem in refused.value.problems)
+    assert found == [f"test_decorators.py:{line + 2}:", f"test_decorators.py:{line + 3}:"]
+
+
+@pytest.mark.parametrize("items", [3, "abc", {"a": 1}])
+def test_a_map_takes_a_list(items: Any) -> None:
+    @tidemill.workflow
+    def wrong() -> list[int]:
+        return fetch.map(items)
+
+    with pytest.raises(tidemill.Rejected, match=r"map\(…\) takes a list") as refused:
+        wrong.document()
+    assert refused.value.code == "arguments_invalid"

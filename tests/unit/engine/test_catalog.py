@@ -80,7 +80,7 @@ async def test_what_does_not_exist_is_refused(mill: Cluster, reference: Any, cod
     client = await mill.process(work=False)
     await client.publish(chain("a"))
     with pytest.raises(Rejected) as refused:
-        await client.engine.start(reference)
+        await client.engine.runs.start(reference)
     assert refused.value.code == code
     assert len(str(refused.value)) < 8_000
     assert await mill.rows() == []

@@ -111,6 +111,7 @@ def test_everything_can_be_given_by_name() -> None:
         ("state:failed", "query_term_unknown", "/query:1", "write status:failed"),
         ("name:billing", "query_term_unknown", "/query:1", "write workflow:billing"),
         ("customer=acme", "query_term_unknown", "/query:1", "label.customer=acme"),
+        ("parent:@last", "query_value_invalid", "/query:1", "the id of a run"),
         ("version:3", "query_value_invalid", "/query:1", "version:billing@3"),
         ("waiting:nothing", "query_value_invalid", "/query:1", "known: approval"),
         ("stuk", "query_term_unknown", "/query:1", "did you mean `stuck`?"),

@@ -85,7 +85,7 @@ class Connection {
   ) {
     document.addEventListener("visibilitychange", this.onVisibility);
     window.addEventListener("online", this.onOnline);
-    // Whoever reaches the server first spares the others their pause.
+    // The first subscriber that reaches the server spares the others their pause.
     this.deaf = onReach(() => isReached() && this.abort === null && this.onOnline());
   }
 

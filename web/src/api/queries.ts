@@ -1,13 +1,13 @@
-// Query keys and hooks that several pages share.
+// Queries and hooks that several pages share. One key has one kind of answer: what two pages ask for is asked here.
 import { QueryCache, QueryClient, useQuery, type UseQueryResult } from "@tanstack/react-query";
 import { api, Problem, seg, setCsrfToken } from "./client";
 import type { Explanation, RunAnswer } from "../run/model";
-import type { Me, Page, RunRow, Version, WorkflowRow } from "./types";
+import type { Me, Page, RunRow, RunSummary, Version, WorkflowRow } from "./types";
 
 export const queryClient: QueryClient = new QueryClient({
   queryCache: new QueryCache({
     onError: (error, query) => {
-      // A session that is over is noticed by whoever asks first; the shell shows it.
+      // A session that is over is noticed by the first query that asks; the shell shows it.
       const isMe = query.queryKey[0] === keys.me[0];
       if (error instanceof Problem && error.isUnauthenticated && !isMe) void queryClient.invalidateQueries({ queryKey: keys.me });
     },
@@ -95,6 +95,33 @@ export function useWorkflow(reference: string): UseQueryResult<Version & { tags:
     queryFn: ({ signal }) => api("GET", `/workflows/${seg(reference)}`, { signal }),
   });
 }
+
+/** The document of a version, as `useWorkflow` names it. */
+export const documentQuery = (reference: string) => ({
+  queryKey: [...keys.workflow(reference), "document"] as const,
+  queryFn: ({ signal }: { signal: AbortSignal }) => api<Record<string, unknown>>("GET", `/workflows/${seg(reference)}/document`, { signal }),
+});
+
+/** All versions of a workflow, the newest first. */
+export const versionsQuery = (name: string) => ({
+  queryKey: [...keys.workflow(name), "versions"] as const,
+  queryFn: async ({ signal }: { signal: AbortSignal }) => {
+    const all: Version[] = [];
+    let after: string | null = null;
+    do {
+      const answer: Page<Version> = await api("GET", `/workflows/${seg(name)}/versions`, { query: { limit: 200, after }, signal });
+      all.push(...answer.items);
+      after = answer.next;
+    } while (after);
+    return all.reverse();
+  },
+});
+
+/** How many of the runs that a query finds have which status, workflow and so on. */
+export const countsQuery = (query: string) => ({
+  queryKey: ["runs", query, "counts"] as const,
+  queryFn: ({ signal }: { signal: AbortSignal }) => api<RunSummary>("GET", "/runs/summary", { query: { query, buckets: 1 }, signal }),
+});
 
 /** Forget what is known of a run, so that what is on screen is asked again. */
 export function refreshRun(id: string): Promise<void> {

@@ -2083,6 +2083,7 @@ export interface components {
             /**
              * Cron
              * @description five fields, or @hourly, @daily, @weekly, @monthly, @yearly
+             * @example 0 2 * * *
              */
             cron?: string | null;
             /**
@@ -2510,6 +2511,7 @@ export interface components {
             /**
              * Cron
              * @description five fields, or @hourly, @daily, @weekly, @monthly, @yearly
+             * @example 0 2 * * *
              */
             cron?: string | null;
             /**
@@ -2722,6 +2724,7 @@ export interface components {
             /**
              * Reason
              * @default
+             * @example the end of the quarter
              */
             reason: string;
         };
@@ -8009,6 +8012,7 @@ export interface operations {
             query?: {
                 /** @description status:active, workflow:NAME or failing */
                 term?: string[];
+                /** @description `next` of the page before. */
                 after?: string | null;
                 limit?: number;
             };

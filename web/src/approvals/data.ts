@@ -1,6 +1,6 @@
 // What the API answers about approvals, and how people read it.
 import type { ProblemItem } from "../api/client";
-import { inWords } from "../ui";
+import { inWords } from "../ui/time";
 
 export type Verb = "approve" | "reject" | "changes";
 
@@ -88,9 +88,9 @@ export function leadsTo(verb: Verb, consequence: Consequence | undefined): strin
   if (consequence === undefined) return "";
   if (!consequence.possible) return "This step has no way back for changes.";
   const next = consequence.next_nodes.join(", ");
-  if (consequence.fails) return next ? `The step fails, and the run goes on with ${next}.` : "The step fails, and the run fails with it.";
-  if (!next) return verb === "approve" ? "It is the last step: the run ends." : "The run goes on without a further step here.";
-  return consequence.conditional ? `Conditions choose how it goes on: ${next}.` : `The run goes on with ${next}.`;
+  if (consequence.fails) return next ? `The step fails, and the run continues with ${next}.` : "The step fails, and the run fails with it.";
+  if (!next) return verb === "approve" ? "It is the last step: the run ends." : "The run continues without a further step here.";
+  return consequence.conditional ? `Conditions choose the next step: ${next}.` : `The run continues with ${next}.`;
 }
 
 const TIMEOUT: Record<string, string> = {
@@ -103,6 +103,9 @@ const TIMEOUT: Record<string, string> = {
 export function afterTimeout(review: { on_timeout: string; expires_ms: number | null }): string {
   return review.expires_ms === null ? "" : (TIMEOUT[review.on_timeout] ?? "");
 }
+
+/** What is due first comes first; then what has no time limit, in its order. */
+export const byDue = <T extends { expires_ms: number | null }>(items: readonly T[]): T[] => [...items].sort((one, other) => (one.expires_ms ?? Infinity) - (other.expires_ms ?? Infinity) || 0);
 
 /** "due in 3 hours", "overdue by 5 minutes". */
 export function due(expires_ms: number | null, now: number): { words: string; late: boolean; soon: boolean } | null {

@@ -1,8 +1,8 @@
 // The same page, opened by a signed link: the link is the credential, and says who decides.
 import { useQuery } from "@tanstack/react-query";
-import { useParams } from "@tanstack/react-router";
+import { Link, useParams } from "@tanstack/react-router";
 import { api, seg, type Problem } from "../api/client";
-import { Empty, ErrorState, Loading, Time } from "../ui";
+import { Empty, ErrorState, Loading, sentence, Time } from "../ui";
 import css from "./approvals.module.css";
 import type { Review } from "./data";
 import { Decision, type Answer } from "./decision";
@@ -16,9 +16,9 @@ export default function DecidePage() {
     const problem = review.error;
     if (problem.status === 410 || problem.code === "link_invalid" || problem.isUnauthenticated) {
       return (
-        <Empty title={problem.code === "link_expired" ? "This link has expired" : "This link cannot be used"} icon="clock">
-          <p>{problem.detail}.</p>
-          <p>Nothing was decided by it. Ask whoever sent it for a new one, or sign in and open Approvals.</p>
+        <Empty title={problem.code === "link_expired" ? "This link has expired" : "This link cannot be used"} icon="clock" action={<Link to="/approvals">Open Approvals</Link>}>
+          <p>{sentence(problem.detail)}</p>
+          <p>Nothing was decided by it. Ask the sender for a new one, or sign in and open Approvals.</p>
         </Empty>
       );
     }

@@ -4,7 +4,7 @@ import { Link } from "@tanstack/react-router";
 import { useEffect, useRef, useState, type ReactNode } from "react";
 import { Problem, type ProblemItem } from "../api/client";
 import { keys } from "../api/queries";
-import { Badge, Button, Dialog, Icon, JsonView, Time, useNow } from "../ui";
+import { Badge, Button, Dialog, Icon, JsonView, sentence, Time, useNow, useTitle } from "../ui";
 import { focusInvalid, initialValue, SchemaForm } from "../ui/schema-form";
 import css from "./approvals.module.css";
 import { afterTimeout, due, leadsTo, PAST, people, person, type HistoryEntry, type Review, type Verb } from "./data";
@@ -40,6 +40,7 @@ interface Note {
 
 export function Decision({ review, history, reload, decide, delegate, missing, link }: DecisionProps) {
   const client = useQueryClient();
+  useTitle(review.title || review.node);
   const [form, setForm] = useState<unknown>(() => initialValue(review.form));
   const [comments, setComments] = useState("");
   const [busy, setBusy] = useState<Verb | null>(null);
@@ -143,7 +144,7 @@ export function Decision({ review, history, reload, decide, delegate, missing, l
           />
           {wanting && (
             <p id="comments-problem" className={css.problem} role="alert">
-              {wanting === "reject" ? "Please say why you reject it: the reason goes to whoever asked." : "Please say what has to change."}
+              {wanting === "reject" ? "Please say why you reject it: the reason goes to the person who asked." : "Please say what has to change."}
             </p>
           )}
         </section>
@@ -199,9 +200,8 @@ function Facts({ review, linked }: { review: Review; linked: boolean }) {
       {review.status === "pending" && late && <Badge role={late.late ? "bad" : late.soon ? "wait" : "quiet"}>{late.words}</Badge>}
       {review.escalated && <Badge role="wait">escalated</Badge>}
       <span>
-        asked <Time ms={review.requested_ms} /> {review.requester && `by ${person(review.requester)}`}
+        {review.requester ? `${person(review.requester)} asks` : "asks"} {people(review.approvers)}, <Time ms={review.requested_ms} />
       </span>
-      <span>of {people(review.approvers)}</span>
       {review.quorum > 1 && (
         <span>
           {review.votes.length} of {review.quorum} agreed
@@ -222,7 +222,7 @@ function Facts({ review, linked }: { review: Review; linked: boolean }) {
 }
 
 function Outcome({ review }: { review: Review }) {
-  const said = review.status === "decided" ? null : review.status === "expired" ? "Nobody decided in time." : "The question was withdrawn: the run went on, or ended, without it.";
+  const said = review.status === "decided" ? null : review.status === "expired" ? "The time to decide has passed." : "The question was withdrawn: the run continued, or ended, without it.";
   return (
     <div className={css.banner} data-role={review.decision === "approve" ? "ok" : review.decision === "reject" ? "bad" : "quiet"}>
       <Icon name={review.decision === "approve" ? "check" : "info"} />
@@ -427,7 +427,7 @@ function Delegate({ open, onClose, delegate }: { open: boolean; onClose: () => v
       </label>
       {problem && (
         <p className={css.problem} role="alert">
-          {problem.detail}. {problem.hint}
+          {sentence(problem.detail)} {sentence(problem.hint)}
         </p>
       )}
     </Dialog>
@@ -448,12 +448,12 @@ function thanks(verb: Verb, answer: Answer, review: Review): Note {
 function refusalWords(review: Review): string {
   const refusal = review.decider.refusal;
   if (refusal === null) return "";
-  if (refusal.code === "four_eyes") return "You started or changed this run, and four eyes are required: somebody else has to decide.";
+  if (refusal.code === "four_eyes") return "You started or changed this run, and four eyes are required: another person has to decide.";
   const to = review.delegated.findLast((each) => each.by === review.decider.person);
   if (refusal.code === "approver_not_allowed" && to) return `You have delegated this to ${person(to.to)}.`;
   if (refusal.code === "approver_not_allowed") return `You are not asked: ${people(review.approvers)} may decide.`;
   if (refusal.code === "decision_conflict") return "You have voted already.";
-  return `${refusal.message}. ${refusal.hint}`;
+  return `${sentence(refusal.message)} ${sentence(refusal.hint)}`.trim();
 }
 
 /** A decision that came after another: who decided what, and when. */
@@ -477,7 +477,7 @@ function refused(verb: Verb, problem: Problem, review: Review): Note {
     return { role: "wait", text: "The time to decide has passed. Retry the run to ask again." };
   }
   if (problem.status === 410) {
-    return { role: "wait", text: "It is too late: the run has gone on, or has ended, without this decision." };
+    return { role: "wait", text: "It is too late: the run has continued, or has ended, without this decision." };
   }
-  return { role: "bad", text: `${problem.detail}.${problem.hint ? ` ${problem.hint[0]?.toUpperCase()}${problem.hint.slice(1)}.` : ""}` };
+  return { role: "bad", text: `${sentence(problem.detail)} ${sentence(problem.hint)}`.trim() };
 }

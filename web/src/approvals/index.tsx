@@ -6,9 +6,9 @@ import { api, type Problem } from "../api/client";
 import { useTenantStream } from "../api/live";
 import { keys, useMay, useMe } from "../api/queries";
 import type { Page } from "../api/types";
-import { Badge, Button, Empty, ErrorState, Facet, Loading, Tabs, Time, useNow, useShortcut } from "../ui";
+import { Badge, Button, Empty, ErrorState, Facet, Loading, Tabs, Time, useNow, useShortcut, useTitle } from "../ui";
 import css from "./approvals.module.css";
-import { due, PAST, people, person, type ApprovalItem } from "./data";
+import { byDue, due, PAST, people, person, type ApprovalItem } from "./data";
 
 const TABS = [
   { id: "mine", label: "Mine" },
@@ -23,13 +23,14 @@ const EVERY_MS = { live: 60_000, alone: 5_000 };
 const EMPTY: Record<string, [string, string]> = {
   mine: ["Nothing waits for you", "What asks you, one of your roles, or anyone appears here by itself."],
   roles: ["Nothing waits for your roles", "What asks one of your roles appears here by itself."],
-  all: ["Nobody is asked anything", "A step of type human asks people; its questions appear here."],
+  all: ["Nothing waits for people", "A step of type human asks people; its questions appear here."],
 };
 
 export default function ApprovalsPage() {
   const search = useSearch({ strict: false }) as Record<string, string | undefined>;
   const navigate = useNavigate();
   const me = useMe();
+  useTitle("Approvals");
   const tab = TABS.some((each) => each.id === search.tab) ? (search.tab ?? "mine") : "mine";
   const done = search.status === "decided";
   const when = search.when === "due" || search.when === "overdue" ? search.when : "";
@@ -55,7 +56,8 @@ export default function ApprovalsPage() {
     getNextPageParam: (page) => page.next,
     refetchInterval: live ? EVERY_MS.live : EVERY_MS.alone,
   });
-  const rows = list.data?.pages.flatMap((page) => page.items) ?? [];
+  const loaded = list.data?.pages.flatMap((page) => page.items) ?? [];
+  const rows = done ? loaded : byDue(loaded);
 
   const host = useRef<HTMLUListElement>(null);
   const move = (by: number) => {

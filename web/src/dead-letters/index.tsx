@@ -1,12 +1,13 @@
-// Failures that nothing handles any more: look at one, let its run go on, or take it off the list.
+// Failures that nothing handles any more: look at one, retry its run, or take it off the list.
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useId, useMemo, useState } from "react";
 import { api, newCommandId, seg, type Problem } from "../api/client";
 import { useMay } from "../api/queries";
 import type { DeadLetterRow, ErrorView, Page, Reprocessed } from "../api/types";
-import { Badge, Button, Dialog, Empty, ErrorState, Icon, JsonView, Loading, Table, Tabs, Time, toast, type Column } from "../ui";
+import { Badge, Button, Dialog, Empty, ErrorState, Icon, JsonView, Loading, Table, Tabs, Time, toast, useTitle, type Column } from "../ui";
 import page from "../ui/page.module.css";
+import { Refusals } from "../runs/bulk";
 import css from "./dead-letters.module.css";
 
 type Letter = DeadLetterRow & { dead_letter_id: string };
@@ -22,6 +23,7 @@ export default function DeadLettersPage() {
   const id = typeof search.id === "string" ? search.id : null;
   const navigate = useNavigate();
   const mayWrite = useMay("dead_letters:write");
+  useTitle("Dead letters");
   const set = (change: Record<string, string | undefined>) =>
     void navigate({ to: "/dead-letters", search: (before: Record<string, unknown>) => ({ ...before, ...change }) });
   const query = `status:${status} ${filter}`.trim();
@@ -102,7 +104,7 @@ export default function DeadLettersPage() {
           />
         )}
       </Tabs>
-      {id && <LetterDialog id={id} mayWrite={mayWrite} onClose={() => set({ id: undefined })} onReprocess={setReprocessing} />}
+      {id && <LetterDialog id={id} mayWrite={mayWrite} onClose={() => set({ id: undefined })} onReprocess={(like) => (set({ id: undefined }), setReprocessing(like))} />}
       {reprocessing && <ReprocessDialog filter={reprocessing} onClose={() => setReprocessing(null)} />}
     </div>
   );
@@ -255,7 +257,7 @@ function LetterDialog({
         <Loading />
       ) : discarding ? (
         <div className={page.form}>
-          <p>The failure stays in the run, which does not go on. Only the letter is taken off the list.</p>
+          <p>The failure stays in the run, which stays as it is. Only the letter is taken off the list.</p>
           <label htmlFor={field}>
             Reason (needed)
             <textarea id={field} rows={3} value={reason} maxLength={2000} onChange={(event) => setReason(event.target.value)} />
@@ -311,7 +313,7 @@ function LetterDialog({
   );
 }
 
-/** Counts first; then lets exactly the runs of that filter go on. */
+/** Counts first; then retries exactly the runs of that filter. */
 function ReprocessDialog({ filter, onClose }: { filter: Filter; onClose: () => void }) {
   const client = useQueryClient();
   const field = useId();
@@ -328,7 +330,7 @@ function ReprocessDialog({ filter, onClose }: { filter: Filter; onClose: () => v
       void client.invalidateQueries({ queryKey: ["dead-letters", "list"] });
       void client.invalidateQueries({ queryKey: ["dead-letters", "item"] });
       if (!answer.runs.some((run) => run.result === "refused")) {
-        toast(`${runs(answer.runs.length)} ${answer.runs.length === 1 ? "goes" : "go"} on`);
+        toast(`${runs(answer.runs.length)} ${answer.runs.length === 1 ? "continues" : "continue"}`);
         onClose();
       }
     },
@@ -340,8 +342,8 @@ function ReprocessDialog({ filter, onClose }: { filter: Filter; onClose: () => v
     <Dialog
       open
       onOpenChange={(open) => !open && onClose()}
-      title={doing.data ? `Reprocessed ${runs(able)}` : outcome ? `Reprocess ${runs(able)}` : "Reprocess"}
-      description="The failed steps run again with what they were given, and their runs go on."
+      title={doing.data ? `Reprocessed ${runs(able)}` : !outcome ? "Reprocess" : able ? `Reprocess ${runs(able)}` : "Nothing can be reprocessed"}
+      description="The failed steps run again with what they were given, and their runs continue."
       footer={
         doing.data ? (
           <Button kind="primary" onClick={onClose}>
@@ -372,16 +374,8 @@ function ReprocessDialog({ filter, onClose }: { filter: Filter; onClose: () => v
         <div role="status">
           <p>{`${outcome.matched.toLocaleString()} ${outcome.matched === 1 ? "letter" : "letters"} of ${runs(outcome.runs.length)}.`}</p>
           {outcome.more && <p>There are more: do it again for the rest.</p>}
-          {refused.length > 0 && (
-            <ul>
-              {refused.slice(0, 10).map((run) => (
-                <li key={run.run_id} dir="auto">
-                  <span className="mono">{run.run_id}</span> {`refuses: ${run.problem}`} <code>{run.code}</code>
-                </li>
-              ))}
-              {refused.length > 10 && <li>{`and ${refused.length - 10} more`}</li>}
-            </ul>
-          )}
+          {refused.length > 0 && <Refusals answer={{ count: outcome.runs.length, runs: outcome.runs }} future={!doing.data} />}
+          {able === 0 && <p className="soft">Discard the letter, or open its run and fork it from the step.</p>}
         </div>
       )}
       {outcome && !doing.data && able > 0 && (

@@ -5,7 +5,7 @@ import { useState, type FormEvent } from "react";
 import { api, seg, type Problem } from "../api/client";
 import { useMay } from "../api/queries";
 import type { components, Page, QueueView, WorkerView } from "../api/types";
-import { Badge, Button, Dialog, Duration, Empty, ErrorState, Loading, Status, Time, toast } from "../ui";
+import { Badge, Button, Dialog, Duration, Empty, ErrorState, Loading, Status, Time, toast, useTitle } from "../ui";
 import page from "../ui/page.module.css";
 import css from "./fleet.module.css";
 
@@ -22,6 +22,7 @@ function usePage<T>(name: string) {
 }
 
 export default function WorkersPage() {
+  useTitle("Workers and queues");
   const workers = usePage<WorkerView>("workers");
   const queues = usePage<QueueView>("queues");
   const limits = usePage<Limit>("concurrency");
@@ -82,7 +83,9 @@ export default function WorkersPage() {
           <Loading rows={4} />
         ) : workers.data.items.length === 0 ? (
           <Empty title="No worker is known" icon="workers">
-            Runs do not go on until one starts: <code>tidemill worker</code>.
+            <p>
+              Runs wait until one starts: <code>tidemill worker</code>.
+            </p>
           </Empty>
         ) : (
           <ul className={css.workers}>
@@ -188,7 +191,9 @@ function Limits({ found }: { found: ReturnType<typeof usePage<Limit>> }) {
         <Loading rows={2} />
       ) : (
         <>
-          {found.data.items.length > 0 && (
+          {found.data.items.length === 0 ? (
+            <p>No limit is set.</p>
+          ) : (
             <table className={`${page.plain} ${css.limits}`}>
               <thead>
                 <tr>

@@ -2,14 +2,12 @@
 import { Link } from "@tanstack/react-router";
 import { lazy, Suspense, useState, type ReactNode } from "react";
 import { absolute, Badge, Button, Copy, Duration, Icon, Menu, Spent, Status, Time, copyText, runStatusName, toast, tokenWords } from "../ui";
-import { hasEnded, type Blocker, type Explanation, type RunModel } from "./model";
+import { errorName, hasEnded, type Blocker, type Explanation, type RunModel } from "./model";
 import css from "./run.module.css";
 import { useSelection } from "./selection";
 import { commandsFor, placeWords, sentence, stepSentence } from "./words";
 
 const ActionBar = lazy(() => import("./actions").then((module) => ({ default: module.ActionBar })));
-
-const BLOCKERS_SHOWN = 3;
 
 export function RunHeader({ model }: { model: RunModel }) {
   const { run } = model;
@@ -103,7 +101,7 @@ function Fact({ name, children }: { name: string; children: ReactNode }) {
 const LIVE_WORDS = {
   live: ["Live", "What happens is shown as it happens"],
   reconnecting: ["Reconnecting…", "The connection broke; the page connects again by itself"],
-  offline: ["Offline", "The server does not answer; the page tries again by itself and goes on behind the last event"],
+  offline: ["Offline", "The server does not answer; the page tries again by itself and continues behind the last event"],
   ended: ["Ended", "Nothing more happens by itself"],
 } as const;
 
@@ -162,7 +160,7 @@ function Why({ model }: { model: RunModel }) {
     <div className={css.why}>
       {(shown.length === 0 || !live || why.stuck || why.newer) && (
         <p className={css.headline} dir="auto">
-          {sentence(why.headline)}
+          {run.status === "COMPLETED" ? "The run succeeded" : sentence(why.headline)}
           {why.since_ms !== null && !live && (
             <span className="soft">
               {" "}
@@ -171,17 +169,10 @@ function Why({ model }: { model: RunModel }) {
           )}
         </p>
       )}
-      {shown.length > 0 && live && (
-        <ul className={css.blockers}>
-          {shown.slice(0, BLOCKERS_SHOWN).map((each, index) => (
-            <BlockerLine key={index} model={model} blocker={each} first={index === 0} />
-          ))}
-        </ul>
-      )}
-      {live && why.blockers.length > BLOCKERS_SHOWN && <Others blockers={[...shown.slice(BLOCKERS_SHOWN), ...why.blockers.filter((each) => !shown.includes(each))]} more={why.more_roots + why.more_followers} />}
+      {shown[0] && live && <Blockers model={model} first={shown[0]} others={[...shown.slice(1), ...why.blockers.filter((each) => !shown.includes(each))]} more={why.more_roots + why.more_followers} />}
       {why.deadline?.until_ms != null && live && (
         <p className="soft">
-          The run fails <Time ms={why.deadline.until_ms} /> if it has not ended by then.
+          The run fails <Time ms={why.deadline.until_ms} ahead /> if it has not ended by then.
         </p>
       )}
       {!live && why.unblock && <p className="soft">{sentence(why.unblock)}.</p>}
@@ -199,14 +190,40 @@ function Why({ model }: { model: RunModel }) {
   );
 }
 
+/** What the run does or waits for first. The rest is folded, so that the page keeps its place while steps begin and end. */
+function Blockers({ model, first, others, more }: { model: RunModel; first: Blocker; others: Blocker[]; more: number }) {
+  const [open, setOpen] = useState(false);
+  const count = others.length + more;
+  return (
+    <ul className={css.blockers}>
+      <BlockerLine model={model} blocker={first}>
+        {count > 0 && (
+          <button type="button" className={`${css.linkButton} ${css.more}`} aria-expanded={open} onClick={() => setOpen(!open)}>
+            <Icon name={open ? "chevron-down" : "chevron-right"} />
+            {count.toLocaleString()} more
+          </button>
+        )}
+      </BlockerLine>
+      {open && others.slice(0, OTHERS_MAX).map((each, index) => <BlockerLine key={index} model={model} blocker={each} />)}
+    </ul>
+  );
+}
+
+const OTHERS_MAX = 50;
+
 /** What something waits for, since when, until when, and what ends it. */
-function BlockerLine({ model, blocker, first }: { model: RunModel; blocker: Blocker; first: boolean }) {
+function BlockerLine({ model, blocker, children }: { model: RunModel; blocker: Blocker; children?: ReactNode }) {
   const { select } = useSelection();
   return (
-    <li className={first ? css.firstBlocker : css.blocker}>
+    <li className={css.blocker}>
       <span className={css.headline} dir="auto">
         {blockerWords(blocker)}
       </span>
+      {blocker.error && (
+        <span className={css.errorText} dir="auto">
+          <b>{errorName(blocker.error)}</b> {blocker.error.message}
+        </span>
+      )}
       <span className={css.blockerFacts}>
         {blocker.since_ms !== null && (
           <span>
@@ -215,10 +232,10 @@ function BlockerLine({ model, blocker, first }: { model: RunModel; blocker: Bloc
         )}
         {blocker.until_ms !== null && blocker.kind !== "lease" && (
           <span>
-            {UNTIL[blocker.kind] ?? "until"} <Time ms={blocker.until_ms} />
+            {UNTIL[blocker.kind] ?? "until"} <Time ms={blocker.until_ms} ahead={blocker.kind !== "person"} />
           </span>
         )}
-        {blocker.unblock && !SELF_ENDING.has(blocker.kind) && <span className={css.unblock}>{sentence(blocker.unblock)}</span>}
+        {blocker.unblock && !endsItself(blocker) && <span className={css.unblock}>{sentence(blocker.unblock)}</span>}
         {blocker.kind === "person" && (
           <Link to="/approvals/$id" params={{ id: activationId(model.id, blocker) }} className={css.decide}>
             Decide
@@ -234,6 +251,7 @@ function BlockerLine({ model, blocker, first }: { model: RunModel; blocker: Bloc
             Show <span dir="auto">{blocker.node}</span>
           </button>
         )}
+        {children}
       </span>
     </li>
   );
@@ -245,8 +263,9 @@ function toleratedWords({ failures_tolerated: failures, tolerated: { count, name
   return `The run tolerated ${failures === 1 ? "a failure" : `${failures.toLocaleString()} failures`}${of}.`;
 }
 
-/** What ends without anybody's help. */
-const SELF_ENDING = new Set(["lease", "person"]);
+/** What ends by itself, or has a link of its own. */
+const SELF_ENDING = new Set(["lease", "person", "child"]);
+const endsItself = ({ kind, until_ms, command }: Blocker): boolean => SELF_ENDING.has(kind) || (until_ms !== null && command === "");
 
 /** What is waited for, beginning with whom. */
 function blockerWords(blocker: Blocker): string {
@@ -255,7 +274,7 @@ function blockerWords(blocker: Blocker): string {
   if (kind === "person" && blocker.title) {
     const who = (blocker.approvers ?? []).map((each) => (each.startsWith("role:") ? `someone with the role ${each.slice(5)}` : each.replace(/^user:/, ""))).join(" or ");
     const votes = (blocker.quorum ?? 1) > 1 ? ` (${blocker.voted?.length ?? 0} of ${blocker.quorum} have agreed)` : "";
-    return `Waiting for ${who || "anybody"} to decide: ${blocker.title}${votes}`;
+    return `Waiting for ${who || "a person"} to decide: ${blocker.title}${votes}`;
   }
   if (kind === "lease" && blocker.attempt) return `Running ${place}, attempt ${blocker.attempt}${blocker.max_attempts ? ` of ${blocker.max_attempts}` : ""}, on ${blocker.owner ?? "a worker"}`;
   return node ? stepSentence(node, words) : sentence(words);
@@ -267,30 +286,7 @@ function activationId(run: string, { node, visit, index }: Blocker): string {
   return btoa(String.fromCharCode(...raw)).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 }
 
-const UNTIL: Record<string, string> = { retry: "next attempt", timer: "goes on", person: "due", lease: "lease ends" };
-
-function Others({ blockers, more }: { blockers: Blocker[]; more: number }) {
-  const [open, setOpen] = useState(false);
-  const count = blockers.length + more;
-  if (count === 0) return null;
-  return (
-    <>
-      <button type="button" className={css.linkButton} aria-expanded={open} onClick={() => setOpen(!open)}>
-        <Icon name={open ? "chevron-down" : "chevron-right"} />
-        {count} more {count === 1 ? "wait" : "waits"}
-      </button>
-      {open && (
-        <ul className={css.others}>
-          {blockers.slice(0, 50).map((each, index) => (
-            <li key={index} dir="auto">
-              {blockerWords(each)}
-            </li>
-          ))}
-        </ul>
-      )}
-    </>
-  );
-}
+const UNTIL: Record<string, string> = { retry: "next attempt", timer: "wakes", person: "due", lease: "lease ends" };
 
 function Failed({ model }: { model: RunModel }) {
   const { select } = useSelection();
@@ -325,7 +321,7 @@ function Failed({ model }: { model: RunModel }) {
         </span>
       </p>
       <p className={css.errorText} dir="auto">
-        <b>{error.code === "exception" ? error.type || error.code : error.code}</b> {error.message}
+        <b>{errorName(error)}</b> {error.message}
       </p>
       {error.hint && (
         <p className={css.hint} dir="auto">

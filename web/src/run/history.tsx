@@ -1,5 +1,6 @@
 /** Every event of a run: only the pages in sight are loaded, and the server filters. */
 import { useInfiniteQuery, useQueries } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { api } from "../api/client";
@@ -271,7 +272,9 @@ function EventDetail({ model, seq }: { model: RunModel; seq: number }) {
           )}
           {event.child && (
             <p>
-              <a href={`../runs/${encodeURIComponent(event.child)}`}>Open the child run</a>
+              <Link to="/runs/$runId" params={{ runId: event.child }}>
+                Open the child run
+              </Link>
             </p>
           )}
           <JsonView value={event} label={`Event ${seq} as JSON`} />

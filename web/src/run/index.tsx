@@ -1,7 +1,7 @@
 /** The page of a run: what it does in words, four views over one selection, and the panel of the selected step. */
 import { useParams } from "@tanstack/react-router";
 import { lazy, Suspense, useEffect, useRef, type ReactNode } from "react";
-import { Button, Empty, ErrorState, Loading, Tabs, useShortcut, whenIdle } from "../ui";
+import { Button, Empty, ErrorState, Loading, runStatusName, signOf, Tabs, useShortcut, useTitle, whenIdle } from "../ui";
 import { GraphView } from "./graph";
 import { startWorker } from "./graph/drawing";
 import { RunHeader } from "./header";
@@ -41,13 +41,7 @@ function Page({ id }: { id: string }) {
   useEffect(() => void startWorker(), []);
   const isKnown = model !== null;
   useEffect(() => (isKnown ? whenIdle(loadViews, 5_000) : undefined), [isKnown]);
-  useEffect(() => {
-    const before = document.title;
-    if (model !== null) document.title = `${model.run.workflow} · ${model.run.status.toLowerCase()} · Tidemill`;
-    return () => {
-      document.title = before;
-    };
-  }, [model?.run.workflow, model?.run.status]);
+  useTitle(model === null ? "Run" : `${model.run.workflow} ${signOf(runStatusName(model.run)).word}`);
   if (problem?.isNotFound) return <ErrorState error={problem} what="this run" />;
   if (at !== null && problem?.code === "event_unknown") return <NoSuchEvent at={at} said={problem.detail} />;
   if (model === null) {

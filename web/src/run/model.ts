@@ -35,6 +35,9 @@ export interface RunError {
   index?: number;
 }
 
+/** What an error is called: its code, or the class of an exception. */
+export const errorName = ({ code, type }: RunError): string => (code === "exception" ? type || code : code);
+
 /** The latest visit of a node. Outputs are not part of it: `nodes/{node}/output` has them. */
 export interface NodeState {
   status: NodeStatus;

@@ -5,7 +5,7 @@ import { lazy, Suspense, useMemo, useState } from "react";
 import { api, seg } from "../api/client";
 import { Badge, Button, Copy, Duration, IconButton, Loading, Status, Tabs, Time } from "../ui";
 import { CopyAs } from "./header";
-import { blockerOf, firstFailure, hasEnded, nodeOf, runPath, signOfNode, stateOf, UPSTREAM_FAILED, typeName, undoneNodes, type NodeState, type RunError, type RunEvent, type RunModel } from "./model";
+import { blockerOf, errorName, firstFailure, hasEnded, nodeOf, runPath, signOfNode, stateOf, UPSTREAM_FAILED, typeName, undoneNodes, type NodeState, type RunError, type RunEvent, type RunModel } from "./model";
 import { Logs, Stream } from "./output";
 import css from "./run.module.css";
 import { useSelection } from "./selection";
@@ -224,11 +224,10 @@ function FailedWith({ model, message }: { model: RunModel; message: string }) {
 
 /** What went wrong: the message, what to do, the causes, and where in the code. */
 export function ErrorBlock({ error }: { error: RunError }) {
-  const name = error.code === "exception" ? error.type || error.code : error.code;
   return (
     <section className={css.error} aria-label="Error">
       <p className={css.errorText} dir="auto">
-        <b>{name}</b> {error.message}
+        <b>{errorName(error)}</b> {error.message}
       </p>
       {error.hint && (
         <p className={css.hint} dir="auto">

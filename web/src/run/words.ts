@@ -39,23 +39,23 @@ const failure = (event: RunEvent): string => {
   const named = error.code === "exception" && error.type ? `${error.type}: ` : "";
   return `${named}${cut(error.message, 200)}`;
 };
-const went = (event: RunEvent): string => (event.taken?.length ? `; goes on to ${event.taken.join(", ")}` : "");
+const went = (event: RunEvent): string => (event.taken?.length ? `; continues with ${event.taken.join(", ")}` : "");
 const onWhat: Record<string, string> = { timer: "a time", human: "a decision", signal: "a signal", child: "a child run", loop: "the rest of its pass" };
 
 const WORDS: Record<string, (event: RunEvent) => string> = {
-  RunCreated: (event) => `${String(event.submitted_by || "somebody")} started ${String(event.workflow)}@${String(event.version)} with ${snippet(event.inputs)}`,
+  RunCreated: (event) => `${String(event.submitted_by || "a client")} started ${String(event.workflow)}@${String(event.version)} with ${snippet(event.inputs)}`,
   RunPaused: (event) => `the run was paused${because(event)}`,
   RunResumed: (event) => `the run was resumed${because(event)}`,
   RunCompleted: (event) => (event.outputs === undefined ? "the run succeeded" : `the run succeeded with ${snippet(event.outputs)}`),
   RunFailed: (event) => `the run failed${event.node ? ` at ${event.node}` : ""}: ${failure(event)}`,
   RunCancelled: (event) => `the run was cancelled${because(event)}`,
-  RunRetried: (event) => `the run goes on where it stopped${because(event)}`,
+  RunRetried: (event) => `the run continues where it stopped${because(event)}`,
   RunRewound: (event) => `${event.node} and what follows it run again${because(event)}`,
   RunPatched: (event) => `the run was patched${event.message ? `: ${String(event.message)}` : ""}`,
   RunForked: (event) => `forked from ${String(event.run)} at event #${String(event.at)}${because(event)}`,
   RunLabelled: (event) => `labels are now ${snippet(event.labels)}`,
   RunRepaired: (event) => `lost work was restored${because(event)}`,
-  NodeScheduled: (event) => (event.until !== undefined ? `items ${event.index ?? 0} to ${event.until - 1} are ready` : event.held ? "ready, held back by max_parallel" : "ready for a worker"),
+  NodeScheduled: (event) => (event.until !== undefined ? (event.until - 1 > (event.index ?? 0) ? `items ${event.index ?? 0} to ${event.until - 1} are ready` : `item ${event.index ?? 0} is ready`) : event.held ? "ready, held back by max_parallel" : "ready for a worker"),
   NodeStarted: (event) => `attempt ${event.attempt} began${event.worker ? ` on ${event.worker}` : ""}`,
   NodeCheckpointed: (event) => `checkpoint ${snippet(event.value)}`,
   NodeAppended: (event) => `recorded ${snippet(event.value)}`,
@@ -63,7 +63,7 @@ const WORDS: Record<string, (event: RunEvent) => string> = {
   NodeWaiting: (event) => `waits for ${onWhat[event.on ?? ""] ?? event.on ?? "something"}${event.name ? ` “${String(event.name)}”` : ""}`,
   NodeCompleted: (event) => `returned ${snippet(event.output)}${went(event)}`,
   NodeFailed: (event) =>
-    `attempt ${event.attempt} failed: ${failure(event)}${event.retry_at_ms !== undefined ? "; it is tried again" : event.tolerated ? "; the run goes on" : ""}${went(event)}`,
+    `attempt ${event.attempt} failed: ${failure(event)}${event.retry_at_ms !== undefined ? "; the engine retries it" : event.tolerated ? "; the run continues" : ""}${went(event)}`,
   NodeSkipped: (event) => `skipped${because(event)}`,
   NodeCancelled: (event) => `cancelled${because(event)}`,
   NodeOverridden: (event) => `settled by hand as ${String(event.status ?? "").toLowerCase()}${because(event)}`,
@@ -77,7 +77,7 @@ const WORDS: Record<string, (event: RunEvent) => string> = {
   ApprovalReturned: (event) => `${String(event.by)} asked for changes`,
   ApprovalDecided: (event) => `${String(event.by)} decided: ${String(event.decision)}`,
   ApprovalEscalated: (event) => `escalated to ${snippet(event.to)}`,
-  ApprovalExpired: () => "nobody decided in time",
+  ApprovalExpired: () => "the time to decide passed",
   SignalReceived: (event) => `signal ${String(event.name)} came with ${snippet(event.payload)}`,
   ChildStarted: (event) => `child run of ${String(event.workflow)} began`,
   ChildFinished: (event) => `the child run ended: ${String(event.status ?? "").toLowerCase()}`,

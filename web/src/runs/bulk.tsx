@@ -20,11 +20,11 @@ export const ACTS: Record<BulkAction, Act> = {
   retry: {
     word: "Retry",
     icon: "retry",
-    done: "go on",
-    consequence: "Each run goes on where it stopped. What completed stays and is not done again.",
+    done: "continue",
+    consequence: "Each run continues where it stopped. What completed stays and is not done again.",
   },
   pause: { word: "Pause", icon: "pause", done: "are paused", consequence: "Nothing more begins in them. Steps that run now may finish." },
-  resume: { word: "Resume", icon: "play", done: "go on", consequence: "Paused runs go on." },
+  resume: { word: "Resume", icon: "play", done: "continue", consequence: "Paused runs continue." },
   cancel: {
     word: "Cancel",
     icon: "stop",
@@ -65,7 +65,7 @@ export function BulkDialog({ target, onClose, onDone }: { target: BulkTarget; on
     refetchOnWindowFocus: false,
   });
   const able = dry.data?.runs.filter((run) => run.result !== "refused").map((run) => run.run_id) ?? [];
-  // Exactly the runs that were counted: others may have come to meet the query since.
+  // Exactly the runs that were counted: others may meet the query since.
   const doing = useMutation<BulkAnswer, Problem>({
     mutationFn: () => api("POST", "/runs/bulk", { body: { action: target.action, run_ids: able, reason } }),
     onSuccess: (answer) => {
@@ -143,7 +143,7 @@ export function BulkDialog({ target, onClose, onDone }: { target: BulkTarget; on
 }
 
 /** How many can, and why the others cannot; the same reason is said once. */
-function Refusals({ answer, future }: { answer: BulkAnswer; future?: boolean }) {
+export function Refusals({ answer, future }: { answer: { count: number; runs: { result: string; code: string; problem: string }[] }; future?: boolean }) {
   const refused = answer.runs.filter((run) => run.result === "refused");
   const reasons = new Map<string, { count: number; words: string }>();
   for (const run of refused) {

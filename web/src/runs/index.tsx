@@ -21,6 +21,7 @@ import {
   Time,
   toast,
   useShortcut,
+  useTitle,
   whenIdle,
   type Column,
 } from "../ui";
@@ -57,6 +58,7 @@ export default function RunsPage() {
   const small = useMedia(SMALL);
   const mayAct = useMay("runs:act");
   const mayStart = useMay("runs:start");
+  useTitle(query ? `${query} · Runs` : "Runs");
 
   const set = useCallback(
     (change: Record<string, string | undefined>) =>
@@ -91,7 +93,7 @@ export default function RunsPage() {
   const counts = stays && summary.data !== undefined;
   const otherStatuses = useRunSummary(withoutCondition(query, "status"), counts && has(query, "status"));
   const otherWorkflows = useRunSummary(withoutCondition(query, "workflow"), counts && has(query, "workflow"));
-  // What completions need is asked for once somebody writes a query.
+  // What completions need is asked for once the reader writes a query.
   const [writes, setWrites] = useState(false);
   const all = useRunSummary("", counts && writes && query !== "");
   const catalog = useWorkflows("", 100, writes);
@@ -119,9 +121,10 @@ export default function RunsPage() {
 
   const spends = list.rows.some((row) => row.model_calls > 0);
   const columns = useMemo(() => {
-    const hidden = [...(small ? ["id", "labels"] : mid ? ["id"] : []), ...(spends ? [] : ["spent"])];
+    // Where room is short, labels are left to the filters beside the list.
+    const hidden = [...(small || (mid && showsFilters) ? ["id", "labels"] : mid ? ["id"] : []), ...(spends ? [] : ["spent"])];
     return narrow ? [CARD] : COLUMNS.filter((each) => !hidden.includes(each.id));
-  }, [narrow, mid, small, spends]);
+  }, [narrow, mid, small, spends, showsFilters]);
   const failures = summary.data?.failures;
   const counted = summary.data ? `${summary.data.counted.toLocaleString()}${summary.data.complete ? "" : "+"}` : undefined;
   const fresh = Object.keys(list.unshown.fresh).length;
@@ -181,7 +184,7 @@ export default function RunsPage() {
               <ErrorState error={list.error} what="the list of runs" onRetry={list.reload} />
             ) : list.error ? (
               <Empty title="The query is not understood" icon="search" action={<Button onClick={() => onQuery("")}>Show all runs</Button>}>
-                What is wrong stands below the query.
+                The message below the query says what to change.
               </Empty>
             ) : list.isLoading ? (
               <Loading rows={12} label="Loading runs" />
@@ -410,7 +413,7 @@ const shortId = (id: string) => (/^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(id) ? `…${
 
 const COLUMNS: Column<RunRow>[] = [
   { id: "status", label: "Status", width: "108px", cell: (row) => <Status status={shownStatus(row)} className={css.status} /> },
-  { id: "workflow", label: "Workflow", width: "minmax(110px, 1.2fr)", cell: (row) => <Name row={row} /> },
+  { id: "workflow", label: "Workflow", width: "minmax(150px, 1.2fr)", cell: (row) => <Name row={row} /> },
   {
     id: "id",
     label: "Run",

@@ -196,7 +196,7 @@ function suggestions(typed: string, others: string, known: Known): Suggestion[] 
   return words(typed, others, known);
 }
 
-/** Fields and flags that begin as typed; then values of which somebody may have typed the beginning alone. */
+/** Fields and flags that begin as typed; then values of which only the beginning may be typed. */
 function words(typed: string, others: string, known: Known): Suggestion[] {
   const wanted = typed.toLowerCase();
   const asked = new Set(conditions(others).map((each) => each.key));

@@ -1,4 +1,4 @@
-/** Rows of the list of runs: what they say in words, and how a live change meets a list that somebody reads. */
+/** Rows of the list of runs: what they say in words, and how a live change meets a list that is being read. */
 import type { TenantChange } from "../api/live";
 import type { RunRow } from "../api/types";
 import { conditions, type Condition } from "./query";
@@ -19,11 +19,11 @@ export function shownStatus(row: RunRow): string {
 const WAITS: Record<string, (name: string, node: string) => string> = {
   human: (_, node) => `an approval at ${node}`,
   timer: (_, node) => `a timer at ${node}`,
-  signal: (name, node) => `the signal ${name || "of"}${name ? " at" : ""} ${node}`,
+  signal: (name, node) => (name ? `the signal ${name} at ${node}` : `a signal at ${node}`),
   child: (_, node) => `a child run at ${node}`,
   retry: (_, node) => `the next attempt of ${node}`,
   limit: (_, node) => `a free place for ${node}`,
-  resume: () => "somebody to resume it",
+  resume: () => "a person to resume it",
 };
 
 /** `human (approve)` as a person would say it; what is not known stays as it is. */

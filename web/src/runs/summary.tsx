@@ -73,7 +73,7 @@ export function Histogram({ summary, query, onQuery }: { summary: RunSummary; qu
             </span>
           ))}
         </span>
-        <Time ms={Math.min(last.until_ms, Date.now())} />
+        {last.until_ms >= Date.now() - 5_000 ? "now" : <Time ms={last.until_ms} />}
       </div>
     </figure>
   );

@@ -83,7 +83,7 @@ function Frame() {
         <Brand />
         <button type="button" className={css.find} onClick={() => setPalette(true)}>
           <Icon name="search" />
-          <span>Find or do …</span>
+          <span>Jump to …</span>
           <KeyHint keys="mod+k" />
         </button>
         <nav aria-label="Main" className={css.nav}>
@@ -232,7 +232,7 @@ function Reach() {
       {!reached && (
         <div className={css.offline}>
           <Icon name="warning" />
-          <span>The server cannot be reached. What you see may be old; the page goes on by itself.</span>
+          <span>The server cannot be reached. What you see may be old; the page reconnects by itself.</span>
           <Button size="s" busy={asking} onClick={() => void ask()}>
             Try now
           </Button>

@@ -1,11 +1,11 @@
 // Exchanges an API key for a session: a cookie that scripts cannot read. The key itself is not kept.
 import { useQueryClient } from "@tanstack/react-query";
 import { useRouter, useSearch } from "@tanstack/react-router";
-import { useEffect, useState, type FormEvent } from "react";
+import { useState, type FormEvent } from "react";
 import { api, BASE, Problem, setCsrfToken } from "../api/client";
 import { keys, useMe } from "../api/queries";
 import type { Me } from "../api/types";
-import { Button, Icon } from "../ui";
+import { Button, Icon, sentence, useTitle } from "../ui";
 import css from "./sign-in.module.css";
 
 /** Where to go afterwards: a path of this page, never another site. */
@@ -32,9 +32,7 @@ export default function SignIn() {
   const next = safeNext(search.next);
   // Why the session of before does not count any more.
   const before = me.error instanceof Problem && me.error.code !== "unauthenticated" ? me.error : null;
-  useEffect(() => {
-    document.title = "Sign in · Tidemill";
-  }, []);
+  useTitle("Sign in");
 
   const enter = () => router.history.push(next);
   const submit = async (event: FormEvent) => {
@@ -66,7 +64,7 @@ export default function SignIn() {
               You are signed in as <strong>{me.data.name}</strong> ({me.data.tenant}).
             </p>
             <Button kind="primary" onClick={enter}>
-              Go on
+              Continue
             </Button>
           </>
         ) : (
@@ -115,9 +113,4 @@ export default function SignIn() {
       </form>
     </div>
   );
-}
-
-function sentence(text: string): string {
-  const whole = text.charAt(0).toUpperCase() + text.slice(1);
-  return /[.!?]$/.test(whole) ? whole : `${whole}.`;
 }

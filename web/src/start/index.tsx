@@ -3,17 +3,11 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { useEffect, useRef, useState } from "react";
 import { api, newCommandId, Problem, seg } from "../api/client";
-import { useMay, useWorkflows } from "../api/queries";
-import type { Page, StartedRun, Version } from "../api/types";
-import { Button, ErrorState, IconButton, Loading, toast } from "../ui";
+import { documentQuery, useMay, useWorkflows, versionsQuery } from "../api/queries";
+import type { StartedRun } from "../api/types";
+import { Button, ErrorState, IconButton, Loading, sentence, toast, useTitle } from "../ui";
 import { focusInvalid, initialValue, SchemaForm } from "../ui/schema-form";
 import css from "./start.module.css";
-
-interface Document {
-  name: string;
-  description?: string;
-  inputs?: unknown;
-}
 
 export default function StartPage() {
   const { workflow = "" } = useParams({ strict: false }) as { workflow?: string };
@@ -25,12 +19,13 @@ export default function StartPage() {
 function Start({ name, version }: { name: string; version: string }) {
   const navigate = useNavigate();
   const may = useMay("runs:start");
+  useTitle(`Start ${name}`);
   // `@3` is a version, `:stable` a tag, nothing the newest.
   const reference = version === "" ? name : /^[0-9]+$/.test(version) ? `${name}@${version}` : `${name}:${version}`;
   const workflows = useWorkflows("", 200);
-  const document_ = useQuery<Document, Problem>({ queryKey: ["workflow", reference, "document"], queryFn: ({ signal }) => api<Document>("GET", `/workflows/${seg(reference)}/document`, { signal }) });
+  const document_ = useQuery(documentQuery(reference));
   const tags = useQuery<Record<string, number>, Problem>({ queryKey: ["workflow", name, "tags"], queryFn: ({ signal }) => api("GET", `/workflows/${seg(name)}/tags`, { signal }) });
-  const versions = useQuery<Page<Version>, Problem>({ queryKey: ["workflow", name, "versions"], queryFn: ({ signal }) => api<Page<Version>>("GET", `/workflows/${seg(name)}/versions`, { query: { limit: 500 }, signal }) });
+  const versions = useQuery(versionsQuery(name));
 
   const [inputs, setInputs] = useState<unknown>(undefined);
   const [labels, setLabels] = useState<[string, string][]>([]);
@@ -69,7 +64,8 @@ function Start({ name, version }: { name: string; version: string }) {
 
   const rest = problem?.problems.filter((each) => !each.path.startsWith("/inputs")) ?? [];
   const formProblems = problem?.problems.filter((each) => each.path.startsWith("/inputs")) ?? [];
-  const numbers = [...(versions.data?.items ?? [])].reverse();
+  const numbers = versions.data ?? [];
+  const about = document_.data?.description;
   return (
     <div className={css.scroll}>
       <form
@@ -110,9 +106,9 @@ function Start({ name, version }: { name: string; version: string }) {
               </select>
             </label>
           </div>
-          {document_.data?.description && (
+          {typeof about === "string" && (
             <p className="soft" dir="auto">
-              {document_.data.description}
+              {about}
             </p>
           )}
         </header>
@@ -149,7 +145,7 @@ function Start({ name, version }: { name: string; version: string }) {
                   ? `The inputs do not fit the schema of ${name}: please look at the marked field${formProblems.length > 1 ? "s" : ""}.`
                   : problem.isOffline
                     ? "The server cannot be reached. Start the run again when it answers: it starts once only."
-                    : `${problem.detail}${problem.hint ? ` – ${problem.hint}` : ""}`}
+                    : `${sentence(problem.detail)} ${sentence(problem.hint)}`.trim()}
               </p>
             )}
             <div className={css.bar}>

@@ -30,6 +30,9 @@ export function Loading({ rows = 6, label = "Loading" }: { rows?: number; label?
   );
 }
 
+/** With a capital at its beginning and a full stop at its end. */
+export const sentence = (text: string): string => (text ? `${text[0]?.toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}` : "");
+
 interface Said {
   icon: IconName;
   title: string;
@@ -60,8 +63,8 @@ export function ErrorState({ error, what = "this page", onRetry, action }: { err
       <Icon name={icon} size={24} className={css.stateIcon} />
       <h2>{title}</h2>
       <div className={css.stateText}>
-        {problem.detail.replace(/\.$/, "") !== title && <p>{problem.detail}</p>}
-        {next && next !== problem.detail && <p className="soft">{next}</p>}
+        {problem.detail.replace(/\.$/, "") !== title && <p>{sentence(problem.detail)}</p>}
+        {next && next !== problem.detail && <p className="soft">{sentence(next)}</p>}
         {problem.problems.length > 1 && (
           <ul className={css.problems}>
             {problem.problems.slice(0, 20).map((each, index) => (

@@ -1,5 +1,5 @@
 export { Badge, Button, Copy, Facet, IconButton, KeyHint, copyText, type ButtonProps } from "./controls";
-export { Empty, ErrorState, Loading } from "./feedback";
+export { Empty, ErrorState, Loading, sentence } from "./feedback";
 export { Icon, type IconName } from "./icons";
 export { whenIdle } from "./idle";
 export { JsonView, TextView, type JsonViewProps } from "./json-view";
@@ -9,4 +9,5 @@ export { useShortcut, useShortcuts } from "./shortcuts";
 export { Spent, money, tokenWords, type Spending } from "./spending";
 export { Status, StatusIcon, runStatusName, signOf, type StatusName, type StatusRole } from "./status";
 export { Table, type Column, type TableProps } from "./table";
+export { useTitle } from "./title";
 export { Duration, Time, absolute, duration, inWords, relative, useNow } from "./time";

@@ -122,8 +122,7 @@ function Problems({ problems, id }: { problems: readonly ProblemItem[]; id?: str
         <p key={index} className={css.problem}>
           <Icon name="warning" size={14} />
           <span>
-            {MISSING.test(each.message) ? "Please fill this in." : each.message}
-            {each.hint && ` (${each.hint})`}
+            {MISSING.test(each.message) ? "Please fill this in." : `${each.message}${each.hint ? ` (${each.hint})` : ""}`}
           </span>
         </p>
       ))}

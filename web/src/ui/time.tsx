@@ -50,7 +50,8 @@ const ZONE = new Intl.DateTimeFormat(undefined, { timeZoneName: "short" });
 export function relative(ms: number, at: number = Date.now()): string {
   const delta = at - ms;
   const size = Math.abs(delta);
-  if (size < 5 * SECOND) return delta >= 0 ? "just now" : "in a moment";
+  // The clock of the page ticks once a second: what has just begun may be ahead of it.
+  if (size < 5 * SECOND) return delta > -2 * SECOND ? "just now" : "in a moment";
   const words =
     size < MINUTE ? `${Math.round(size / (5 * SECOND)) * 5} s` : size < HOUR ? `${Math.floor(size / MINUTE)} min` : size < DAY ? `${Math.floor(size / HOUR)} h` : `${Math.floor(size / DAY)} d`;
   return delta >= 0 ? `${words} ago` : `in ${words}`;
@@ -91,8 +92,9 @@ export function inWords(ms: number): string {
   return `${count} ${unit}${count === 1 ? "" : "s"}`;
 }
 
-export function Time({ ms, className }: { ms: number | null | undefined; className?: string }) {
-  const words = useWords((at) => (ms == null ? "" : relative(ms, at)));
+/** When something was, or is to be: `ahead` is never said to be past. */
+export function Time({ ms, ahead, className }: { ms: number | null | undefined; ahead?: boolean; className?: string }) {
+  const words = useWords((at) => (ms == null ? "" : ahead && ms < at + 2 * SECOND ? "now" : relative(ms, at)));
   if (ms == null) return <span className={className}>–</span>;
   const date = new Date(ms);
   return (

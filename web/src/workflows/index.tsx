@@ -2,10 +2,10 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useMemo, useRef } from "react";
-import { api, type Problem } from "../api/client";
-import { useMay } from "../api/queries";
+import { api } from "../api/client";
+import { countsQuery, useMay } from "../api/queries";
 import type { Page, RunSummary, WorkflowRow } from "../api/types";
-import { Badge, Empty, ErrorState, Loading, StatusIcon, Table, Time, useShortcut, type Column } from "../ui";
+import { Badge, Empty, ErrorState, Loading, StatusIcon, Table, Time, useShortcut, useTitle, type Column } from "../ui";
 import page from "../ui/page.module.css";
 import css from "./workflows.module.css";
 
@@ -14,6 +14,7 @@ export default function WorkflowsPage() {
   const filter = typeof search.q === "string" ? search.q : "";
   const navigate = useNavigate();
   const mayStart = useMay("runs:start");
+  useTitle("Workflows");
   const input = useRef<HTMLInputElement>(null);
   useShortcut("/", "Find a workflow", () => input.current?.focus(), "Workflows");
   const found = useInfiniteQuery({
@@ -22,16 +23,8 @@ export default function WorkflowsPage() {
     initialPageParam: null as string | null,
     getNextPageParam: (last: Page<WorkflowRow>) => last.next,
   });
-  const running = useQuery<RunSummary, Problem>({
-    queryKey: ["runs", "live", "summary"],
-    queryFn: ({ signal }) => api("GET", "/runs/summary", { query: { query: "live", buckets: 1 }, signal }),
-    refetchInterval: 10_000,
-  });
-  const failed = useQuery<RunSummary, Problem>({
-    queryKey: ["runs", "status:failed started>-24h", "summary-1"],
-    queryFn: ({ signal }) => api("GET", "/runs/summary", { query: { query: "status:failed started>-24h", buckets: 1 }, signal }),
-    refetchInterval: 30_000,
-  });
+  const running = useQuery({ ...countsQuery("live"), refetchInterval: 10_000 });
+  const failed = useQuery({ ...countsQuery("status:failed started>-24h"), refetchInterval: 30_000 });
   const all = useMemo(() => found.data?.pages.flatMap((each) => each.items) ?? [], [found.data]);
   const wanted = filter.toLowerCase();
   const rows = all.filter((row) => `${row.name} ${row.description} ${Object.keys(row.tags).join(" ")}`.toLowerCase().includes(wanted));
@@ -39,7 +32,7 @@ export default function WorkflowsPage() {
     {
       id: "name",
       label: "Workflow",
-      width: "minmax(180px, 2fr)",
+      width: "minmax(180px, 3fr)",
       cell: (row) => (
         <span className={css.name}>
           <Link to="/workflows/$name" params={{ name: row.name }} className="truncate" title={row.name} tabIndex={-1}>
@@ -53,8 +46,8 @@ export default function WorkflowsPage() {
         </span>
       ),
     },
-    { id: "version", label: "Version", width: "72px", align: "end", cell: (row) => `@${row.version}` },
-    { id: "tags", label: "Tags", width: "minmax(120px, 1.4fr)", wide: true, cell: (row) => <Tags row={row} /> },
+    { id: "version", label: "Version", width: "72px", align: "end", wide: true, cell: (row) => `@${row.version}` },
+    { id: "tags", label: "Tags", width: "minmax(100px, 1fr)", wide: true, cell: (row) => <Tags row={row} /> },
     {
       id: "live",
       label: "Not ended",
@@ -105,7 +98,9 @@ export default function WorkflowsPage() {
         <Loading rows={8} />
       ) : all.length === 0 ? (
         <Empty title="No workflow is published yet" icon="workflows">
-          Publish one with <code>tidemill publish hello.yaml</code>.
+          <p>
+            Publish one with <code>tidemill publish hello.yaml</code>.
+          </p>
         </Empty>
       ) : (
         <Table

@@ -3,10 +3,10 @@ import { useQueries, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { lazy, Suspense, type ReactNode } from "react";
 import { api, seg, type Problem } from "../api/client";
-import { useMay, useWorkflow } from "../api/queries";
-import type { Page, RunSummary, Version, WorkflowRow } from "../api/types";
+import { countsQuery, documentQuery, useMay, useWorkflow, versionsQuery } from "../api/queries";
+import type { RunSummary, WorkflowRow } from "../api/types";
 import type { Graph } from "../run/model";
-import { Badge, Copy, Empty, ErrorState, Icon, Loading, signOf, Tabs, Time } from "../ui";
+import { Badge, Copy, Empty, ErrorState, Icon, Loading, signOf, Tabs, Time, useTitle } from "../ui";
 import { Editor } from "../ui/editor";
 import page from "../ui/page.module.css";
 import { Tags } from "./index";
@@ -29,6 +29,7 @@ export default function WorkflowPage() {
     void navigate({ to: "/workflows/$name", params: { name }, search: (before: Record<string, unknown>) => ({ ...before, ...change }) });
   const reference = asked === null ? name : `${name}@${asked}`;
   const shown = useWorkflow(reference);
+  useTitle(reference);
   if (shown.error) {
     return <ErrorState error={shown.error} what={`the workflow ${reference}`} action={<Link to="/workflows">All workflows</Link>} />;
   }
@@ -50,7 +51,7 @@ export default function WorkflowPage() {
           Its runs
         </Link>
         {mayStart && (
-          <Link to="/start/$workflow" params={{ workflow: reference }} className={page.primary}>
+          <Link to="/start/$workflow" params={{ workflow: name }} search={asked === null ? {} : { version: String(asked) }} className={page.primary}>
             <Icon name="play" /> Start a run
           </Link>
         )}
@@ -112,11 +113,7 @@ function GraphOf({ reference, node, onSelect }: { reference: string; node: strin
 }
 
 function DocumentOf({ reference }: { reference: string }) {
-  const document = useQuery<string, Problem>({
-    queryKey: ["workflow", reference, "document"],
-    queryFn: async ({ signal }) => JSON.stringify(await api<unknown>("GET", `/workflows/${seg(reference)}/document`, { signal }), null, 2),
-    staleTime: 60_000,
-  });
+  const document = useQuery({ ...documentQuery(reference), staleTime: 60_000, select: (found) => JSON.stringify(found, null, 2) });
   if (document.error) return <ErrorState error={document.error} what="the document" />;
   if (document.data === undefined) return <Loading rows={12} />;
   return (
@@ -133,27 +130,10 @@ function DocumentOf({ reference }: { reference: string }) {
 const ORDER = ["COMPLETED", "RUNNING", "PAUSED", "CANCELLED", "FAILED"];
 
 function Versions({ name, current, row }: { name: string; current: number; row: Tagging }) {
-  const found = useQuery<Version[], Problem>({
-    queryKey: ["workflow", name, "versions"],
-    queryFn: async ({ signal }) => {
-      const all: Version[] = [];
-      let after: string | null = null;
-      do {
-        const answer: Page<Version> = await api("GET", `/workflows/${seg(name)}/versions`, { query: { limit: 200, after }, signal });
-        all.push(...answer.items);
-        after = answer.next;
-      } while (after);
-      return all.reverse();
-    },
-  });
+  const found = useQuery(versionsQuery(name));
   const counted = found.data?.slice(0, VERSIONS_COUNTED) ?? [];
   const summaries = useQueries({
-    queries: counted.map((each) => ({
-      queryKey: ["runs", `workflow:${name}@${each.version}`, "summary-1"],
-      queryFn: ({ signal }: { signal: AbortSignal }) =>
-        api<RunSummary>("GET", "/runs/summary", { query: { query: `workflow:${name}@${each.version}`, buckets: 1 }, signal }),
-      staleTime: 10_000,
-    })),
+    queries: counted.map((each) => ({ ...countsQuery(`workflow:${name}@${each.version}`), staleTime: 10_000 })),
   });
   if (found.error) return <ErrorState error={found.error} what="the versions" />;
   if (!found.data) return <Loading />;

@@ -59,11 +59,10 @@ async def begin_session(request: Request, caller: CurrentCaller) -> Response:
     Sets a cookie that scripts cannot read and other sites cannot send; the answer has its CSRF token.
     """
     access: Access = request.app.state.access
-    if caller.session:
-        # It would live on when this one is ended.
-        raise rejected(
-            "unauthenticated", "a session cannot create another session", hint="send `Authorization: Bearer KEY`"
-        )
+    if caller.session or access.is_open:
+        # It would outlive the session that it began with, or the first key, which closes an open server.
+        hint = "leave it out: this server asks for none" if access.is_open else "send `Authorization: Bearer KEY`"
+        raise rejected("unauthenticated", "a session begins with a key or a token", hint=hint)
     now_ms = caller.services.context.store.now_ms()
     token = access.sessions.issue(caller.principal, now_ms)
     issued = access.sessions.principal(token, now_ms)

@@ -21,7 +21,7 @@ from tidemill.engine.services.patches import Change, PatchOutcome
 from tidemill.engine.services.run_actions import UNSET, ActionName, Rehearsal
 from tidemill.engine.views import RunView
 from tidemill.errors import Rejected
-from tidemill.kernel.events import ApprovalDecided
+from tidemill.kernel.events import ApprovalDecided, ApprovalEvent, ApprovalVoted
 
 router = Router()
 
@@ -223,12 +223,22 @@ async def relabel_run(
     return await _shown(caller, run_id)
 
 
-async def check_decisions(caller: Caller, run_id: str, until: int | None = None) -> None:
-    """Refuse other inputs or another graph after a decision, unless the caller may decide: people have seen these."""
-    if not caller.principal.may("approvals:decide"):
-        log = await caller.services.context.log(run_id)
-        if any(isinstance(event, ApprovalDecided) for event in log[:until]):
-            need(caller, "approvals:decide", "a change of graph or inputs after a decision")
+async def check_decisions(
+    caller: Caller,
+    run_id: str,
+    kinds: tuple[type[ApprovalEvent], ...] = (ApprovalVoted, ApprovalDecided),
+    until: int | None = None,
+) -> int | None:
+    """Refuse other inputs or another graph after a decision, unless the caller may decide: people have seen these.
+
+    Answers how many events the run had; None if that does not matter.
+    """
+    if caller.principal.may("approvals:decide"):
+        return None
+    log = await caller.services.context.log(run_id)
+    if any(isinstance(event, kinds) for event in log[:until]):
+        need(caller, "approvals:decide", "a change of graph or inputs after a decision")
+    return len(log)
 
 
 class ForkRun(Body):
@@ -261,15 +271,17 @@ async def fork_run(
     patches = body.patch is not None or body.document is not None
     if patches:
         need(caller, "runs:patch", "a patch")
-    services = caller.services
+    services, known = caller.services, None
     if patches or body.inputs is not None:
-        await check_decisions(caller, run_id, body.at)
+        # Those who have only voted are asked again by a fork.
+        known = await check_decisions(caller, run_id, (ApprovalDecided,), body.at)
     new_id = services.context.ambient.new_id
     fork_id = new_id() if idempotency_key is None else id_of_key(idempotency_key, f"fork {run_id}")
     created = await services.patches.fork_as(
         fork_id,
         run_id,
         Change(body.patch, body.document),
+        known=known,
         at=body.at,
         node=body.node,
         inputs=body.inputs,

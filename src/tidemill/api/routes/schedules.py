@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Header, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from tidemill.api.auth import Caller, CurrentCaller, Router
 from tidemill.api.routes.runs import id_of_key
-from tidemill.api.schemas import PageOf, answer, page_answer
+from tidemill.api.schemas import After, Body, PageOf, answer, page_answer
 from tidemill.triggers.schedules import CatchUp, Overlap, Schedule
 from tidemill.triggers.service import TIMES_MAX, TIMES_SHOWN, ScheduleService
 
@@ -37,17 +37,17 @@ def _one_of(key: str) -> dict[str, Any]:
     return {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]}
 
 
-class ScheduleChange(BaseModel):
+class ScheduleChange(Body):
     """What can be changed of a schedule; what is left out stays."""
 
-    model_config = ConfigDict(extra="forbid")
-
     workflow: str = Field("", description="name, name@3 or name:stable")
-    cron: str | None = Field(None, description="five fields, or @hourly, @daily, @weekly, @monthly, @yearly")
+    cron: str | None = Field(
+        None, description="five fields, or @hourly, @daily, @weekly, @monthly, @yearly", examples=["0 2 * * *"]
+    )
     every: str | float | None = Field(None, description="an interval: 30s, 15m, 1h30m, or seconds")
     timezone: str = Field("UTC", description="an IANA time zone")
     inputs: Any = None
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field({})
     start_at: str | None = Field(None, description="ISO 8601; without a zone in that of the schedule")
     end_at: str | None = None
     jitter: str | float | None = None
@@ -59,17 +59,15 @@ class ScheduleChange(BaseModel):
 class NewSchedule(ScheduleChange):
     """A schedule to create, with `cron` or `every`."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     name: str
     workflow: str = Field(description="name, name@3 or name:stable")
     paused: bool = False
 
 
-class Why(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    reason: str = ""
+class Why(Body):
+    reason: str = Field("", examples=["the end of the quarter"])
 
 
 def _of(caller: Caller) -> ScheduleService:
@@ -80,7 +78,7 @@ def _of(caller: Caller) -> ScheduleService:
 async def list_schedules(
     caller: CurrentCaller,
     term: Annotated[list[str], Query(description="status:active, workflow:NAME or failing")] = [],  # noqa: B006
-    after: str | None = None,
+    after: After = None,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 50,
 ) -> Response:
     """List schedules, newest first."""

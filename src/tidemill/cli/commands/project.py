@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from tidemill.cli import main, options
 from tidemill.cli.options import new_group
@@ -25,7 +26,7 @@ from tidemill.cli.render.terminal import (
 from tidemill.cli.session import StoreSession
 from tidemill.client import Tidemill
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.settings import Settings, TenantGrants, read_settings, unknown_variables
+from tidemill.settings import ServerSettings, Settings, TenantGrants, read_settings, unknown_variables
 
 # init
 
@@ -182,7 +183,7 @@ def _watch(mill: Tidemill, session: StoreSession, run_id: str) -> int:
     if session.as_json:
         print_json(view.to_dict())
     else:
-        print_end(view, board)
+        print_end(view, board, why=session.command("why", view.run_id))
     return main.OK if view.status == "COMPLETED" else main.FAILED
 
 
@@ -212,6 +213,7 @@ def show_command(as_json: bool) -> int:
 
 @config.command("check")
 @options.argument("file", "[FILE]", "A tidemill.toml. Default: the one in use.", required=False, type=str)
+@options.config
 @options.as_json
 def check_command(file: str | None, as_json: bool) -> int:
     """Check the configuration file and the TIDEMILL_* variables."""
@@ -243,6 +245,8 @@ def _shown(settings: Settings) -> Iterator[tuple[str, Any]]:
     yield "shell", settings.shell
     smtp = settings.smtp
     yield "smtp", None if smtp is None else f"{smtp.host}:{smtp.port}"
+    yield "mcp", {name: each.url or " ".join(each.command) for name, each in settings.mcp.items()}
+    yield "interpreter_packages", list(settings.interpreter_packages)
     yield "secrets_folder", None if settings.secrets_folder is None else str(settings.secrets_folder)
     yield (
         "secrets",
@@ -254,16 +258,29 @@ def _shown(settings: Settings) -> Iterator[tuple[str, Any]]:
     yield "databases", {name: without_password(url) for name, (url, _) in settings.databases.items()}
     yield "sql.store", settings.sql.enabled
     yield "sql.tables", {table: list(names) for table, names in settings.sql.tables.items()}
-    yield "limits.agent_calls_per_day", settings.limits.agent_calls_per_day
-    yield "limits.agent_money_per_day", settings.limits.agent_money_per_day
-    yield "limits.agent_tokens_per_day", settings.limits.agent_tokens_per_day
-    yield "limits.input_bytes", settings.limits.input_bytes
-    yield "limits.max_descendants", settings.limits.max_descendants
-    jwt, jwks = settings.server.jwt, settings.server.jwks
-    rules = {} if jwt is None else {"issuer": jwt.issuer, "audience": jwt.audience, "keys": str(jwks or "a secret")}
-    yield "server.jwt", rules or None
-    yield "server.session_hours", settings.server.session_hours
+    yield from _fields("limits", settings.limits)
+    yield from _fields("tracing", settings.tracing)
+    yield from _server(settings.server)
     yield "tenants", {name: dict(_granted(each)) for name, each in settings.tenants.items()}
+
+
+def _fields(table: str, settings: msgspec.Struct) -> Iterator[tuple[str, Any]]:
+    yield from ((f"{table}.{name}", getattr(settings, name)) for name in sorted(settings.__struct_fields__))
+
+
+def _server(server: ServerSettings) -> Iterator[tuple[str, Any]]:
+    yield "server.secret", "given" if server.secret else None
+    yield "server.public_url", server.public_url or None
+    yield "server.session_hours", server.session_hours
+    yield "server.approvals.webhook", server.approval_webhook or None
+    yield "server.approvals.secret", "given" if server.approval_webhook_keys else None
+    yield "server.approvals.link_hours", server.link_hours
+    yield from _fields("server.limits", server.limits)
+    jwt = server.jwt
+    if jwt is None:
+        yield "server.jwt", None
+    else:
+        yield "server.jwt", {"issuer": jwt.issuer, "audience": jwt.audience, "keys": str(server.jwks or "a secret")}
 
 
 def _granted(grants: TenantGrants) -> Iterator[tuple[str, Any]]:
@@ -276,18 +293,21 @@ def _granted(grants: TenantGrants) -> Iterator[tuple[str, Any]]:
         yield "egress", list(grants.egress.allow)
     if grants.secrets is not None:
         yield "secrets", sorted(grants.secrets)
+    if grants.mcp is not None:
+        yield "mcp", list(grants.mcp)
 
 
 def _words(value: Any) -> str:
+    if value in (None, [], {}):
+        return "–"
     match value:
-        case None | [] | {}:
-            return "–"
         case bool():
             return "on" if value else "off"
         case list():
             return ", ".join(map(str, value))
         case dict():
-            return "\n".join(f"{name}: {_words(each)}" for name, each in value.items())
+            lines = ((name, _words(each).replace("\n", "; ")) for name, each in value.items())
+            return "\n".join(f"{name}: {words}" for name, words in lines)
         case int():
             return f"{value:,}"
     return str(value)

@@ -97,8 +97,8 @@ def may_decide(view: ApprovalView, actor: str, roles: tuple[str, ...]) -> bool:
     return not approval.approvers or person in asked or any(as_role(role) in asked for role in roles)
 
 
-def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str, ...]) -> None:
-    """Ask until the engine accepts an answer, or the question is settled elsewhere."""
+def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str, ...], later: str = "") -> None:
+    """Ask until the engine accepts an answer, or the question is settled elsewhere; `later` is how to decide then."""
     place: dict[str, Any] = {"visit": view.visit, "index": None if view.index < 0 else view.index}
 
     def pending() -> bool:
@@ -126,8 +126,12 @@ def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str,
                 print_decision(answer.to_dict())
                 return
     except QuestionOver:
-        still = _still(pending)
-        print("  left for later; the run keeps waiting" if still else "  this has been decided in the meantime")
+        if _still(pending):
+            print("  left for later; the run keeps waiting (Ctrl-C to leave)")
+            if later:
+                print(f"  → {later}")
+        else:
+            print("  this has been decided in the meantime")
 
 
 def _still(pending: Callable[[], bool]) -> bool:
@@ -274,15 +278,16 @@ class Prompter:
             return  # It has continued since.
         if view.status != "pending":
             return
+        item = () if index == NOT_AN_ITEM else ("--item", str(index))
+        command = self._session.command("approvals", "decide", run_id, view.node, "approve", *item)
         if self._talks and may_decide(view, self._actor, self._roles):
             self._watcher.leave()
             try:
-                ask_person(self._mill, view, self._actor, self._roles)
+                later = "" if self._session.is_private_store else command
+                ask_person(self._mill, view, self._actor, self._roles, later)
             finally:
                 self._watcher.enter()
             return
-        item = () if index == NOT_AN_ITEM else ("--item", str(index))
-        command = self._session.command("approvals", "decide", run_id, view.node, "approve", *item)
         asked = names(view.approval.approvers or ("anyone",))
         how = DECISION_UNREACHABLE if self._session.is_private_store else command
         self._watcher.say(f"◷ {where(event)} waits for a decision by {asked} · {how}")
@@ -356,7 +361,8 @@ def run(options: RunOptions) -> int:
     elif options.quiet:
         print_quietly(view, board)
     elif not options.as_json:
-        print_end(view, board)
+        kept = options.store.partition(":")[0] != "memory"
+        print_end(view, board, why=StoreSession(options.store).command("why", view.run_id) if kept else "")
     if view.status == "COMPLETED":
         return main.OK
     return main.INTERRUPTED if board.interrupted and view.status == "CANCELLED" else main.FAILED

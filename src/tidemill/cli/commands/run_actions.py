@@ -296,21 +296,29 @@ def bulk_command(session: StoreSession, action: BulkAction, query: tuple[str, ..
     from tidemill.cli.render.runs import print_bulk
     from tidemill.errors import rejected
 
+    refused: list[str] = []
+
     def ask(mill: Tidemill) -> BulkOutcome:
         text = " ".join(query)
         if not (given["dry_run"] or yes):
             found = mill.bulk(action, text, **{**given, "dry_run": True})
             if session.as_json or not sys.stdin.isatty():
                 message = f"{action} would act on {len(found.runs)} runs"
-                raise rejected("confirmation_missing", message, hint="add --yes, or preview with --dry-run")
-            if not found.runs or not click.confirm(f"{action} {len(found.runs)} runs?"):
-                return replace(found, runs=()) if found.runs else found
+                raise rejected("confirmation_missing", message, hint="add --yes, or look first: --dry-run")
+            if not found.runs:
+                return found
+            if not click.confirm(f"{action} {len(found.runs)} runs?"):
+                refused.append(action)
+                return replace(found, runs=())
         return mill.bulk(action, text, **given)
 
     def ends(outcome: BulkOutcome) -> int:
         return main.REFUSED if outcome.runs and not outcome.done else main.OK
 
-    return session.ask_and_print(ask, print_bulk, ends=ends)
+    def show(outcome: BulkOutcome) -> None:
+        print("nothing was done") if refused else print_bulk(outcome)
+
+    return session.ask_and_print(ask, show, ends=ends)
 
 
 ACTS = (*PLAIN, relabel_command, signal_command, override_command, fork_command, patch_command, bulk_command)

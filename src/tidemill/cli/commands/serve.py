@@ -1,7 +1,8 @@
 """`tidemill serve`: the HTTP API of a store, with one worker in the same process or several beside it.
 
 The first SIGTERM or SIGINT closes the socket for new connections, ends open streams with the place to resume from, and
-drains the worker; the second one ends the wait. Worker processes that die are started again.
+drains the worker; the second one ends the wait. Worker processes that die are started again, and drain when the server
+is killed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tidemill.cli.user_code import load_apps, warn_of_ignored_config
 from tidemill.demo import sample_runs as demo
 from tidemill.engine.engine import Engine
 from tidemill.errors import Rejected, rejected
+from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.observability.metrics import read_address
 from tidemill.remote.remote_engine import RemoteEngine, remote_engine
 from tidemill.security.grants import ImportGrants
@@ -49,7 +51,13 @@ if TYPE_CHECKING:
     from tidemill.api.auth import Access
     from tidemill.mcp_server import Offer, WorkflowTools
 
-WORKER_PROGRAM = "import sys; from tidemill.cli.main import main; sys.exit(main())"
+WORKER_PROGRAM = """
+import signal, sys
+from tidemill.processes.supervisor import end_with_parent
+end_with_parent(signal.SIGTERM)
+from tidemill.cli.main import main
+sys.exit(main())
+"""
 RESTART_SECONDS = 1.0
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 KILL_SECONDS = 5.0
@@ -367,14 +375,14 @@ def _say_ready(server: uvicorn.Server, options: ServeOptions) -> None:
     if options.workers is None:
         work = "one worker in this process"
     else:
-        work = f"{counted(options.workers, 'worker process')}" if options.workers else "no worker"
+        work = f"{counted(options.workers, 'worker')} outside this process" if options.workers else "no worker"
     store = "a demo in a temporary folder" if options.demo else without_password(options.store)
     words = f"listening on {_address(server)} · {store} · {work}"
     print(f"{Styler()('✓', GREEN)} {sanitize(words)}", flush=True)
 
 
-async def _keep_worker(options: ServeOptions, stop: asyncio.Event) -> None:
-    """Keep one worker process running until the server stops."""
+def worker_arguments(options: ServeOptions) -> list[str]:
+    """The command of a worker that does what the one inside of a server would do."""
     arguments = ["worker", "--concurrency", str(options.concurrency)]
     arguments += ["--grace", f"{options.grace_s:g}", "--log-level", options.log_level]
     arguments += ["--log-format", options.log_format]
@@ -384,12 +392,21 @@ async def _keep_worker(options: ServeOptions, stop: asyncio.Event) -> None:
         arguments += ["--allow-import", pattern]
     if options.archive is not None:
         arguments += ["--archive", options.archive]
+    if options.retention_days is None:
+        arguments.append("--keep-runs")
+    elif options.retention_days != RETENTION_BY_STORE:
+        arguments += ["--retention-days", f"{options.retention_days:g}"]
+    return arguments
+
+
+async def _keep_worker(options: ServeOptions, stop: asyncio.Event) -> None:
+    """Keep one worker process running until the server stops."""
     stopped = asyncio.create_task(stop.wait())
     # The store's URL may hold a password, which must not stand in a list of processes.
     environment = {**os.environ, STORE_VARIABLE: options.store}
     while not stop.is_set():
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", WORKER_PROGRAM, *arguments, env=environment, start_new_session=True
+            sys.executable, "-c", WORKER_PROGRAM, *worker_arguments(options), env=environment, start_new_session=True
         )
         ended = asyncio.create_task(process.wait())
         await asyncio.wait([ended, stopped], return_when=asyncio.FIRST_COMPLETED)

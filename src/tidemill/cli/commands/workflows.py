@@ -284,6 +284,7 @@ def retire_tool_command(session: StoreSession, name: str, off: bool, **given: An
 @tools.command("mcp")
 @options.argument("name", "NAME", "An MCP server in tidemill.toml. Default: list all.", required=False)
 @options.flag("--approve", about="Print the lines for tidemill.toml that approve the tools as they are.")
+@options.config
 @options.as_json
 def mcp_tools_command(name: str | None, approve: bool, as_json: bool) -> int:
     """Show the tools of an MCP server and whether agents may use them.
@@ -311,7 +312,8 @@ def mcp_tools_command(name: str | None, approve: bool, as_json: bool) -> int:
         print_rows((Column("SERVER", lambda row: row["server"]), Column("APPROVED", lambda row: row["tools"])), rows)
     elif approve:
         print(f"[mcp.{name}.tools]")
-        for row in rows:
+        # A tool that the server has no more, or whose description is too long, cannot be approved.
+        for row in (each for each in rows if each["state"] != "gone" and each["digest"]):
             print(f"{_toml_key(row['tool'])} = {json.dumps(row['digest'])}")
     else:
         columns = [

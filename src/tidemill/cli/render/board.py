@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Literal, get_args
 
 from tidemill.cli.render.tables import EXCEPTION
-from tidemill.cli.render.terminal import one_line
+from tidemill.cli.render.terminal import counted, one_line
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import NOT_TAKEN
 from tidemill.pictures.labels import duration as duration
@@ -341,5 +341,5 @@ def _attempts(row: NodeProgress) -> str:
 def _items(row: NodeProgress) -> str:
     if row.count is None:
         return ""
-    count = f"{row.done:,}/{row.count:,}" if row.phase != "COMPLETED" else f"{row.count:,} items"
+    count = f"{row.done:,}/{row.count:,}" if row.phase != "COMPLETED" else counted(row.count, "item")
     return count + (f", {row.failed:,} failed" if row.failed else "")

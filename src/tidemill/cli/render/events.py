@@ -192,7 +192,7 @@ _WORDS: dict[str, tuple[Part, ...]] = {
     "NodeScheduled": (lambda event: "held back" if event.get("held") else "",),
     "NodeStarted": (_attempt, _admission),
     "LoopContinued": (lambda event: f"pass {event['iteration'] + 1} begins at {event['entry']}",),
-    "NodeExpanded": (lambda event: f"{event['count']:,} items", _admission),
+    "NodeExpanded": (lambda event: counted(event["count"], "item"), _admission),
     "NodeWaiting": (lambda event: f"for {event['on']} {event.get('name') or ''}".rstrip(), _until, _decision),
     "NodeCompleted": (_taken, _decision, _output, _blocked),
     "NodeProgressed": (

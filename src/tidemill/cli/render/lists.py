@@ -164,7 +164,8 @@ def _approval_note(row: ApprovalRow) -> str:
         if row.quorum > 1:
             said.append(f"{len(row.votes)} of {row.quorum} agreed")
         if row.expires_ms is not None:
-            said.append(f"{row.on_timeout}s {age(row.expires_ms)}")
+            # Those whom it was escalated to are the last ones that are asked.
+            said.append(f"{'expire' if row.escalated else row.on_timeout}s {age(row.expires_ms)}")
     elif row.decided_by:
         said.append(f"by {row.decided_by} {age(row.decided_ms)}")
     return " · ".join(said)

@@ -220,6 +220,10 @@ def print_sweep(swept: SweepResult) -> None:
         print(f"{Styler()('○', YELLOW)} {counted(len(swept.retired), 'run')} would be archived; nothing was done")
     else:
         say(f"{counted(len(swept.retired), 'run')} archived")
+    if not swept.retired and not swept.left:
+        print_hint(
+            "no run is due: runs leave at the first midnight (UTC) after their days of retention, if they have any"
+        )
     if swept.retired:
         print_facts([("runs", names(swept.retired, NAMES_COLUMNS_MAX))], indent=2)
     for run_id, why in swept.left:

@@ -71,7 +71,8 @@ NOTE = "note: "
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
-def print_end(view: RunView, board: RunProgress) -> None:
+def print_end(view: RunView, board: RunProgress, why: str = "") -> None:
+    """Print how a run ended; `why` is the command that explains a failure."""
     tolerated = f" · {board.tolerated} tolerated failure{'s' if board.tolerated != 1 else ''}" * bool(board.tolerated)
     elapsed_ms = board.elapsed_ms(time.time_ns() // 1_000_000)
     match view.status:
@@ -87,6 +88,8 @@ def print_end(view: RunView, board: RunProgress) -> None:
     for kind, words in (("undone", "↶ undone"), ("left", "! not undone")):
         if steps := view.rollback[kind]:
             print(f"{words}: {names(map(step_name, steps), STEP_COLUMNS)}")
+    if why and view.status == "FAILED":
+        print_hint(f"what to do about it: {why}")
 
 
 def step_name(key: str) -> str:
@@ -244,7 +247,15 @@ DURATION_COLUMNS = len("59 m 59 s")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 UNREACHED = "not reached"
 """The status in text of a node that failed only because one before it did: there is one failure, not many."""
-SIGNS: dict[str, str] = {**PHASE_SIGNS, "QUEUED": "○", "RUNNING": "●", UNREACHED: PHASE_SIGNS["UNREACHED"]}
+TOLERATED = "tolerated"
+"""The status in text of a node that failed and did not fail the run."""
+SIGNS: dict[str, str] = {
+    **PHASE_SIGNS,
+    "QUEUED": "○",
+    "RUNNING": "●",
+    UNREACHED: PHASE_SIGNS["UNREACHED"],
+    TOLERATED: PHASE_SIGNS["TOLERATED"],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +283,7 @@ def print_run(session: StoreSession, details: RunDetails) -> None:
     undone = {key.rsplit("/", 2)[0] for key in view.rollback["undone"]}
     whys |= {name: dotted(whys.get(name, ""), "undone") for name in undone}
     took = {row.node: row.elapsed_ms for row in History(details.events).rows if not row.undo}
-    _print_nodes(shown["nodes"], whys, took, past=details.past)
+    _print_nodes(view, whys, took, past=details.past)
     print_traceback(view.error)
     if view.status == "COMPLETED":
         print()
@@ -318,7 +329,7 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "error", f"{where}{error_words(error)}"
         yield "hint", error.get("hint")
         yield from _reasons(error.get("causes", ()))
-    counts = Counter(_status(node) for node in shown["nodes"].values())
+    counts = Counter(_status(node, name, shown.get("failed_node")) for name, node in shown["nodes"].items())
     nodes = ", ".join(f"{count} {status.lower()}" for status, count in counts.items())
     yield "nodes", f"{nodes} · {counted(shown['events'], 'event')}"
 
@@ -333,19 +344,18 @@ def _times(details: RunDetails) -> Iterator[tuple[str, Any]]:
         yield "last change", moment(last)
 
 
-def _print_nodes(
-    nodes: Mapping[str, Mapping[str, Any]], whys: Mapping[str, str], took: Mapping[str, int], *, past: bool
-) -> None:
+def _print_nodes(view: RunView, whys: Mapping[str, str], took: Mapping[str, int], *, past: bool) -> None:
     """Print the nodes; of many, those that are not completed first."""
-    chosen = list(nodes.items())
+    chosen = list(view.nodes.items())
     if len(chosen) > NODES_SHOWN_MAX:
         chosen.sort(key=lambda entry: entry[1]["status"] in ("COMPLETED", "SKIPPED", "PENDING"))
-    spent = {name: duration(took[name]) for name, node in chosen if name in took and _status(node) in ENDED}
+    spent = {name: duration(took[name]) for name, node in chosen if name in took and node["status"] in ENDED}
     times = Column("", number=True, least=DURATION_COLUMNS if spent else 0)
     heads = (Column(""), Column("", gives=True), Column("", status=True), times, Column("", gives=True))
     lines = []
     for name, node in chosen:
-        status, about = _status(node), _about(node, whys.get(name, ""), past=past)
+        status = _status(node, name, view.failed_node)
+        about = _about(node, whys.get(name, ""), past=past)
         lines.append(Line((SIGNS.get(status, " "), name, status, spent.get(name, ""), about)))
     print_table(heads, lines[:NODES_SHOWN_MAX])
     if len(lines) > NODES_SHOWN_MAX:
@@ -355,13 +365,17 @@ def _print_nodes(
 def tolerated_failures(view: RunView) -> dict[str, int]:
     """The nodes that failed and were tolerated, each with how many of its items did."""
     failed = {name: node.get("items", {}).get("failed", 0) for name, node in view.nodes.items()}
-    whole = {name for name, node in view.nodes.items() if _status(node) == "FAILED"} - {view.failed_node}
+    whole = {name for name, node in view.nodes.items() if _status(node, name, view.failed_node) == TOLERATED}
     return {name: count for name, count in failed.items() if name != view.failed_node and (count or name in whole)}
 
 
-def _status(node: Mapping[str, Any]) -> str:
-    unreached = node["status"] == "FAILED" and (node["error"] or {}).get("code") == NOT_REACHED
-    return UNREACHED if unreached else str(node["status"])
+def _status(node: Mapping[str, Any], name: str, failed_node: str | None) -> str:
+    """The status of a node in text: of all that are FAILED, only the one that failed the run is called so."""
+    if node["status"] != "FAILED":
+        return str(node["status"])
+    if (node["error"] or {}).get("code") == NOT_REACHED:
+        return UNREACHED
+    return "FAILED" if name == failed_node else TOLERATED
 
 
 def _about(node: Mapping[str, Any], why: str, *, past: bool) -> str:
@@ -369,7 +383,7 @@ def _about(node: Mapping[str, Any], why: str, *, past: bool) -> str:
     if counts := node.get("items"):
         failed = f", {counts['failed']:,} failed" if counts["failed"] else ""
         items = f"{counts['done']:,}/{counts['count']:,} items{failed}"
-    if _status(node) == UNREACHED:
+    if (node["error"] or {}).get("code") == NOT_REACHED:
         result = str(node["error"]["message"])
     elif node["error"] is not None:
         result = error_words(node["error"])
@@ -448,7 +462,7 @@ def print_reprocessed(outcome: Reprocessed) -> None:
 def print_bulk(outcome: BulkOutcome) -> None:
     runs = outcome.runs
     if not runs:
-        print("nothing was done: no run matches, or you declined")
+        print("nothing was done: no run matches")
         return
     columns = (
         Column("RUN", "run_id"),

@@ -139,7 +139,7 @@ STATUS_COLOURS = {
     **dict.fromkeys(("FAILED", "rejected", "expired", "open", "dead"), RED),
     **dict.fromkeys(("RUNNING", "QUEUED"), CYAN),
     **dict.fromkeys(("WAITING", "pending"), MAGENTA),
-    **dict.fromkeys(("PAUSED", "changes requested", "draining", "silent"), YELLOW),
+    **dict.fromkeys(("PAUSED", "changes requested", "draining", "silent", "tolerated"), YELLOW),
     **dict.fromkeys(("PENDING", "SKIPPED", "CANCELLED", "cancelled", "not reached"), DIM),
 }
 """The states of runs, nodes, approvals, dead letters and workers."""

@@ -19,6 +19,7 @@ from tidemill.cli.render.terminal import (
     sanitize,
     text_lines,
 )
+from tidemill.handlers.llm.structured_output import CUT_SHORT
 
 INDENT = 2
 CALL_INDENT = 4
@@ -36,6 +37,8 @@ def print_transcript(transcript: Transcript) -> None:
     for turn in transcript.turns:
         print()
         _print_turn(turn)
+    for note in transcript.open_notes:
+        _print_text("engine", note)
     for failed in transcript.open_failures:
         _print_failed(failed)
     if not transcript.turns and not transcript.open_failures:
@@ -72,7 +75,8 @@ def _print_turn(turn: TranscriptTurn) -> None:
     usage = turn.usage or {}
     used = f"{usage.get('input_tokens', 0):,} + {usage.get('output_tokens', 0):,} tokens" if usage else ""
     cost = "" if turn.cost is None else f"{turn.cost:.6f}"
-    facts = dotted(sanitize(turn.model), used, cost, f"{turn.duration_ms} ms", f"event {turn.seq}")
+    cut = "cut short by max_tokens" if turn.finish_reason == CUT_SHORT else ""
+    facts = dotted(sanitize(turn.model), used, cost, f"{turn.duration_ms} ms", f"event {turn.seq}", cut)
     print(f"{paint(f'turn {turn.number}', BOLD)}  {paint(facts, DIM)}")
     if turn.text:
         _print_text("", turn.text)

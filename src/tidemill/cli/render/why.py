@@ -89,7 +89,8 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
         print_warning(warning)
     if more := len(found.blockers) - min(len(roots), SHOWN_MAX) + found.more_roots + found.more_followers:
         print()
-        print_hint(f"{more:,} more are waiting, mostly for the same reasons; --json lists them")
+        others = "1 more node waits" if more == 1 else f"{more:,} more nodes wait"
+        print_hint(f"{others} for the same; see --json")
     if found.command:
         print()
         print_hint(command_of(session, run_id, found.command))

@@ -29,11 +29,12 @@ from tidemill.engine.attempts.rendering import (
     Values,
     assembled,
     attempt_of,
-    check_list_size,
+    check_memory,
     checked,
     context_of,
     hidden,
     item_of,
+    list_size,
     masked,
     needed_for,
     needed_for_outputs,
@@ -55,7 +56,7 @@ from tidemill.engine.attempts.streaming import AttemptOutput
 from tidemill.engine.compiled import CompiledNode, off_loop
 from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
-from tidemill.expressions.conditions import Condition, EvaluationSteps
+from tidemill.expressions.conditions import Condition, EvaluationSteps, is_small
 from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent
 from tidemill.expressions.sandbox.pool import SandboxExecutor, render, render_apart, run_steps
 from tidemill.expressions.scope import Scope
@@ -82,6 +83,10 @@ _T = TypeVar("_T")
 
 CHECKED_HERE_MAX = 1 << 18
 """The text of a longer result is looked through in a thread."""
+INPUTS_HERE_MAX = 2_000
+"""Inputs of a child with more values are written in a thread."""
+STATE_BYTES_MAX, INLINE_LATER_MAX = 32 << 20, 1_024
+"""Once the outputs of a run have more bytes, only short ones are part of its state."""
 NO_FILES: frozenset[str] = frozenset()
 
 
@@ -140,8 +145,8 @@ class Attempt:
         `_enter_task`, so an attempt that awaits nothing ends in that first step.
         """
         try:
-            if self.phase == "assemble" and self._visit.map is not None:
-                check_list_size(self._visit.map)
+            items = self._visit.map if self.phase == "assemble" else None
+            size = 0 if items is None else list_size(items)
             if self._state.blobs:
                 await self._load()
             match self.phase:
@@ -156,8 +161,11 @@ class Attempt:
                         self.admission = answer
                     return await (self._call(program) if self.phase == "call" else self._expand(program))
                 case "assemble":
-                    assert self._visit.map is not None
-                    return await self._finish(assembled(self._visit.map, self._fetched))
+                    assert items is not None
+                    if size <= CHECKED_HERE_MAX:
+                        return await self._finish(assembled(items, self._fetched))
+                    await self._enter_task()
+                    return await self._finish(await asyncio.to_thread(assembled, items, self._fetched))
                 case "route":
                     assert self._visit.resumed is not None
                     return await self._finish(text_of(self._visit.resumed, self._fetched))
@@ -204,7 +212,8 @@ class Attempt:
         if known is None:
             await self._enter_task()
             known = await self._tools.values.fetch(tenant, needed)
-        self._fetched = known
+        # A list is put together without decoding it.
+        self._fetched = known if self.phase == "assemble" else check_memory(known)
 
     @property
     def _is_first(self) -> bool:
@@ -298,16 +307,16 @@ class Attempt:
             self._flow.workflow,
             self._state,
             self._node,
-            run_id=self.lease.stream.key,
-            task=task,
-            act=self._act,
-            fetched=self._fetched,
-            config=config,
-            secrets=self._disclosed,
-            voice=self._output,
-            checkpoint=self._checkpoint,
-            read=self._read,
-            given=self._given,
+            self.lease.stream.key,
+            task,
+            self._act,
+            self._fetched,
+            config,
+            self._disclosed,
+            self._output,
+            self._checkpoint,
+            self._read,
+            self._given,
         )
         spans = self._tools.runtime.spans
         if spans is not None:
@@ -370,7 +379,12 @@ class Attempt:
                 try:
                     key = ended.child.key if isinstance(ended, Wait) and ended.child is not None else ""
                     child = child_id(self.lease.stream.key, task.node, task.visit, task.index, key)
-                    outcome, ask = asked_for(hidden(ended, self.mask), child)
+                    given = ended.child.inputs if isinstance(ended, Wait) and ended.child is not None else None
+                    if is_small(given, INPUTS_HERE_MAX, CHECKED_HERE_MAX):
+                        outcome, ask = asked_for(hidden(ended, self.mask), child)
+                    else:
+                        await self._enter_task()
+                        outcome, ask = await asyncio.to_thread(asked_for, hidden(ended, self.mask), child)
                 except Exception as error:
                     return self._result(failed_by(error))
                 return await self._asked(outcome, ask)
@@ -379,10 +393,15 @@ class Attempt:
             case _:
                 return self._result(failed_by(ended))
 
+    @property
+    def _inline_max(self) -> int:
+        """How long a value of the run's state may be: a worker holds the whole of it in memory."""
+        return INLINE_BYTES_MAX if self._entry.state.size <= STATE_BYTES_MAX else INLINE_LATER_MAX
+
     def _is_plain(self, text: bytes) -> bool:
         """Whether a result is stored as it is, without a look at a schema, at files or at routes; most are."""
         return (
-            len(text) <= INLINE_BYTES_MAX
+            len(text) <= self._inline_max
             and MARKED not in text
             and self._handler.type.output_schema is True
             and not (self._node.routed and self.task.index == NOT_AN_ITEM)
@@ -400,7 +419,8 @@ class Attempt:
         return failed_by(found) if isinstance(found, BaseException) else found
 
     def _files(self, made: frozenset[str] = frozenset()) -> KnownFiles:
-        return KnownFiles(self._tools.blobs, self.lease.stream.tenant, self._entry.state, made | self._described)
+        known, state = made | self._described, self._entry.state
+        return KnownFiles(self._tools.blobs, self.lease.stream.tenant, state, known, self._fetched)
 
     async def _returned(self, text: bytes, chosen: Chosen, made: frozenset[str] = frozenset()) -> Result:
         if self._handler.type.output_schema is not True:
@@ -458,7 +478,7 @@ class Attempt:
             if isinstance(found, Failed):
                 return self._result(found)
             route = found
-        output = text if len(text) <= INLINE_BYTES_MAX else await self._store(text)
+        output = text if len(text) <= self._inline_max else await self._store(text)
         return self._result(commands.Done(output, len(text)), route)
 
     async def _payload(self, text: bytes) -> Payload | Failed:
@@ -531,12 +551,12 @@ async def outputs_of(
     if killer is not None:
         return Failed(error=killer)
     workflow, state, tenant = entry.flow.workflow, entry.state, lease.stream.tenant
-    fetched = await values.fetch(tenant, needed_for_outputs(workflow, state))
     try:
+        fetched = check_memory(await values.fetch(tenant, needed_for_outputs(workflow, state)))
         scope = scope_of(workflow, state, lease.stream.key, RUN_READER, fetched)
         template = await off_loop(workflow.outputs, lambda: entry.flow.outputs)
         text = encode_value(await render(template, scope, executor))
-        await KnownFiles(blobs, tenant, state).check(text)
+        await KnownFiles(blobs, tenant, state, seen=fetched).check(text)
         return commands.Done(output=await as_payload(blobs, tenant, text), size=len(text))
     except Unavailable:
         raise

@@ -12,7 +12,18 @@ from typing import Any, NoReturn
 from tidemill.blobs.payloads import NotJson, decode_value, encode_text
 from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, retry_until_stored, timed_out
 from tidemill.engine.attempts.log_store import AttemptId
-from tidemill.engine.attempts.rendering import Fetched, Upstream, blobs_of, encoded, masked, rendered, scope_of, text_of
+from tidemill.engine.attempts.rendering import (
+    Fetched,
+    Upstream,
+    blobs_of,
+    check_memory,
+    digests_of,
+    encoded,
+    masked,
+    rendered,
+    scope_of,
+    text_of,
+)
 from tidemill.engine.attempts.results import (
     KnownFiles,
     TransactionalStatement,
@@ -71,9 +82,11 @@ class CompensationAttempt:
         output, item = self._values(state)
         wanted = [*blobs_of(self._entry.flow.workflow, state, self._node)]
         wanted += [ref for ref in (output, item) if isinstance(ref, BlobRef)]
-        fetched = await self._tools.values.fetch(self.lease.stream.tenant, dict.fromkeys(ref.digest for ref in wanted))
         try:
-            context = await self._context(state, fetched, output, item)
+            fetched = await self._tools.values.fetch(self.lease.stream.tenant, digests_of(wanted))
+            context = await self._context(state, check_memory(fetched), output, item)
+        except Unavailable:
+            raise
         except BaseException as error:
             return await self._failed(error, lacking=self._disclosed.lacking)
         try:

@@ -38,7 +38,7 @@ class StoredLine(msgspec.Struct, frozen=True, array_like=True):
     text: str
 
 
-class AttemptId(msgspec.Struct, frozen=True, order=True):
+class AttemptId(msgspec.Struct, frozen=True, gc=False, order=True):
     node: str
     visit: int
     index: int

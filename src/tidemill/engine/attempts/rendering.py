@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
-from tidemill.blobs.contract import Blobs
+from tidemill.blobs.contract import MARKED, Blobs, files_in
 from tidemill.blobs.payloads import check_text, decode_value, encode_text, encode_value
 from tidemill.errors import StoreUnusable
 from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.limits import decoded_size, json_excess
 from tidemill.expressions.schema import Schema
 from tidemill.expressions.scope import Absent, Scope, Seen
 from tidemill.handlers.contract import Checkpointer, NodeContext, ProgressSink, Reader, Skip, Wait
@@ -42,12 +43,22 @@ HELD_BYTES_MAX = 256 * 1024 * 1024
 class Held:
     """A loaded value: its text, and its decoded form once it was needed."""
 
-    __slots__ = ("_decoded", "_known", "text")
+    __slots__ = ("_decoded", "_files", "_known", "memory", "text")
 
     def __init__(self, text: bytes) -> None:
         self.text = text
+        self.memory = len(text) + decoded_size(text)
+        """Bytes that text and decoded form take at most."""
         self._decoded: Any = None
         self._known = False
+        self._files: frozenset[str] | None = None
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The digests of the files that it describes; looked for once."""
+        if self._files is None:
+            self._files = frozenset(files_in(self.text) if MARKED in self.text else ())
+        return self._files
 
     def shared(self) -> Any:
         """The decoded value; read-only."""
@@ -61,12 +72,13 @@ Fetched = dict[str, Held]
 
 
 class Values:
-    """Cache of blob values, bounded by the length of their texts."""
+    """Cache of blob values, bounded by the memory that they take when they are decoded."""
 
     def __init__(self, blobs: Blobs, bytes_max: int = HELD_BYTES_MAX) -> None:
         self._blobs, self._bytes_max = blobs, bytes_max
         self._held: OrderedDict[tuple[str, str], Held] = OrderedDict()
         self._bytes = 0
+        self._loading: dict[tuple[str, str], asyncio.Future[Held]] = {}
         self._lost: set[tuple[str, str]] = set()
 
     def known(self, tenant: str, digests: Iterable[str]) -> Fetched | None:
@@ -84,13 +96,27 @@ class Values:
         """All of these values; loads the missing ones."""
         wanted = list(digests)
         absent = [digest for digest in wanted if (tenant, digest) not in self._held]
-        texts = await asyncio.gather(*(self._read(tenant, digest) for digest in absent))
-        found = {digest: self._keep(tenant, digest, text) for digest, text in zip(absent, texts, strict=True)}
+        loaded = await asyncio.gather(*(self._loaded(tenant, digest) for digest in absent))
+        found = dict(zip(absent, loaded, strict=True))
         for digest in wanted:
             if digest not in found:
-                held = self._held.get((tenant, digest))
-                found[digest] = held or Held(await self._read(tenant, digest))
+                found[digest] = self._held.get((tenant, digest)) or await self._loaded(tenant, digest)
         return found
+
+    async def _loaded(self, tenant: str, digest: str) -> Held:
+        """Load a value once for all that need it at the same time, such as the first items of a map."""
+        loading = self._loading.get((tenant, digest))
+        if loading is None:
+            loading = self._loading[tenant, digest] = asyncio.ensure_future(self._load(tenant, digest))
+            # Its error is that of those who wait, if there are any left.
+            loading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(loading)
+
+    async def _load(self, tenant: str, digest: str) -> Held:
+        try:
+            return self._keep(tenant, digest, await self._read(tenant, digest))
+        finally:
+            del self._loading[tenant, digest]
 
     async def _read(self, tenant: str, digest: str) -> bytes:
         """Read a blob. An error that an operator must fix is logged once, however often the blob is read."""
@@ -105,15 +131,12 @@ class Values:
         return text
 
     def _keep(self, tenant: str, digest: str, text: bytes) -> Held:
-        present = self._held.get((tenant, digest))
-        if present is not None:
-            # Another attempt loaded it at the same time.
-            return present
         held = self._held[tenant, digest] = Held(text)
-        self._bytes += len(text)
-        while self._bytes > self._bytes_max and self._held:
+        self._bytes += held.memory
+        # The newest stays, however large it is: the items of a map read it one after another.
+        while self._bytes > self._bytes_max and len(self._held) > 1:
             _, oldest = self._held.popitem(last=False)
-            self._bytes -= len(oldest.text)
+            self._bytes -= oldest.memory
         return held
 
 
@@ -139,19 +162,28 @@ def outputs_of(items: MapState) -> list[Payload]:
 LIST_BYTES_MAX = 64 << 20
 READ_BYTES_MAX = 128 << 20
 """Of large values for one attempt, counted as often as they can be read: a handler gets copies."""
+READ_MEMORY_MAX = 512 << 20
+"""The same values, decoded."""
 
 
-def check_list_size(items: MapState) -> None:
-    """Refuse a list that would take too much memory, before its parts are loaded; equal ones are stored only once."""
-    outputs = outputs_of(items)
-    if sum(output.size if isinstance(output, BlobRef) else len(output) for output in outputs) > LIST_BYTES_MAX:
-        hint = "return less from each item, or start a child for each of them"
-        message = f"the outputs of the items have more than {LIST_BYTES_MAX} bytes"
-        raise ExpressionError(code="output_too_large", message=message, hint=hint)
+def list_size(items: MapState) -> int:
+    """The bytes of a list, before its parts are loaded; raises if they are too many. Equal parts are stored once."""
+    size = sum(output.size if isinstance(output, BlobRef) else len(output) for output in outputs_of(items))
+    if size > LIST_BYTES_MAX:
+        raise _list_too_large(f"the outputs of the items have more than {LIST_BYTES_MAX} bytes")
+    return size
+
+
+def _list_too_large(message: str) -> ExpressionError:
+    hint = "return less from each item, or start a child for each of them"
+    return ExpressionError(code="output_too_large", message=message, hint=hint)
 
 
 def assembled(items: MapState, fetched: Fetched) -> bytes:
-    return b"[" + b",".join([text_of(output, fetched) for output in outputs_of(items)]) + b"]"
+    text = b"[" + b",".join([text_of(output, fetched) for output in outputs_of(items)]) + b"]"
+    if excess := json_excess(text):
+        raise _list_too_large(f"the list of the items' outputs is too large: {excess}")
+    return text
 
 
 def item_of(lists: Lists, task: JobBody, items: MapState, fetched: Fetched) -> Any:
@@ -276,16 +308,31 @@ def needed_for(
         more += outputs_of(items)
     elif items is not None and not list_known:
         more.append(items.items)
-    refs = [*blobs_of(workflow, state, node), *(ref for ref in more if isinstance(ref, BlobRef))]
-    if sum(ref.size for ref in refs) > READ_BYTES_MAX:
-        message = f"the values that the node can see have more than {READ_BYTES_MAX} bytes"
-        raise ExpressionError(code="values_too_large", message=message, hint="depend on fewer nodes, or return less")
-    return dict.fromkeys(ref.digest for ref in refs)
+    return digests_of([*blobs_of(workflow, state, node), *(ref for ref in more if isinstance(ref, BlobRef))])
 
 
 def needed_for_outputs(workflow: Workflow, state: State) -> dict[str, None]:
     reader = msgspec.structs.replace(RUN_READER, reads=workflow.output_reads)
-    return dict.fromkeys(ref.digest for ref in blobs_of(workflow, state, reader))
+    return digests_of(list(blobs_of(workflow, state, reader)))
+
+
+def digests_of(refs: list[BlobRef]) -> dict[str, None]:
+    """What to load; raises if that is too much."""
+    if sum(ref.size for ref in refs) > READ_BYTES_MAX:
+        raise _values_too_large(f"have more than {READ_BYTES_MAX} bytes")
+    return dict.fromkeys(ref.digest for ref in refs)
+
+
+def check_memory(fetched: Fetched) -> Fetched:
+    """Refuse values that would take too much memory once they are decoded."""
+    if sum(held.memory for held in fetched.values()) > READ_MEMORY_MAX:
+        raise _values_too_large(f"take more than {READ_MEMORY_MAX >> 20} MB of memory")
+    return fetched
+
+
+def _values_too_large(why: str) -> ExpressionError:
+    message = f"the values that can be seen here {why}"
+    return ExpressionError(code="values_too_large", message=message, hint="depend on fewer nodes, or return less")
 
 
 def _payloads(workflow: Workflow, state: State, node: Node) -> Iterable[Payload]:
@@ -335,7 +382,6 @@ def context_of(
     workflow: Workflow,
     state: State,
     node: Node,
-    *,
     run_id: str,
     task: JobBody,
     act: Activation,

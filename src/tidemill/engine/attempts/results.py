@@ -34,7 +34,7 @@ from tidemill.blobs.contract import (
 )
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.attempts.invocation import failed_by, retry_until_stored
-from tidemill.engine.attempts.rendering import all_payloads, masked
+from tidemill.engine.attempts.rendering import Fetched, all_payloads, masked
 from tidemill.errors import Problem, Unavailable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import compile_schema
@@ -258,28 +258,35 @@ class KnownFiles:
     state: State
     made: frozenset[str] = frozenset()
 
-    async def has(self, digest: str) -> bool:
-        if digest in self.made:
-            return True
-        description = MARKED + f':"{digest}"'.encode()
+    seen: Fetched = field(default_factory=dict)
+    """Large values of the run that the attempt has loaded: most files come from them."""
+
+    async def unknown(self, digests: Iterable[str]) -> str:
+        """One of the digests that the run does not know; empty if it knows all. The run is looked through once."""
+        wanted = set(digests) - self.made
+        for held in self.seen.values() if wanted else ():
+            wanted -= held.files
         large: dict[str, None] = {}
-        for payload in all_payloads(self.state):
+        for payload in all_payloads(self.state) if wanted else ():
             if isinstance(payload, BlobRef):
                 large[payload.digest] = None
-            elif description in payload:
-                return True
-        for value in large:
+            elif MARKED in payload:
+                wanted.difference_update(files_in(payload))
+                if not wanted:
+                    return ""
+        for value in large if wanted else ():
             with suppress(BlobMissing, BlobDamaged):
-                if description in await self.blobs.get(self.tenant, value):
-                    return True
-        info = await self.blobs.stat(self.tenant, digest)
-        return info is not None and info.kept
+                wanted.difference_update(files_in(await self.blobs.get(self.tenant, value)))
+        for digest in sorted(wanted):
+            info = await self.blobs.stat(self.tenant, digest)
+            if info is None or not info.kept:
+                return digest
+        return ""
 
     async def check(self, text: bytes) -> None:
         """Raise `Fail` when a value describes a file that is not there, or that the run does not know."""
-        for digest in files_in(text) if MARKED in text else ():
-            if not await self.has(digest):
-                raise Fail("blob_unknown", f"there is no blob {digest}", hint=_UNKNOWN_HINT)
+        if MARKED in text and (digest := await self.unknown(files_in(text))):
+            raise Fail("blob_unknown", f"there is no blob {digest}", hint=_UNKNOWN_HINT)
         await check_files(self.blobs, self.tenant, text)
 
     async def wrong(self, text: bytes) -> Failed | None:
@@ -297,7 +304,7 @@ class KnownFiles:
             message = "this does not describe a blob"
             raise Fail("blob_invalid", message, hint='pass {"$blob": "sha256:…", …}, or the digest alone')
         try:
-            if not await self.has(digest):
+            if await self.unknown((digest,)):
                 raise Fail("blob_unknown", f"there is no blob {digest}", hint=_UNKNOWN_HINT)
             return await self.blobs.get(self.tenant, digest)
         except Unavailable as error:

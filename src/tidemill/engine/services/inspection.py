@@ -263,6 +263,7 @@ class InspectionService:
         self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None
     ) -> Transcript:
         """The transcript of an agent in a visit, by default the latest: turns, tool calls, tokens and cost."""
+        from tidemill.agents.delegation import child_key
         from tidemill.agents.transcript import Entry, Transcript, transcript_of
 
         entry = await self._context.entry(run_id)
@@ -274,7 +275,8 @@ class InspectionService:
         act = peek_at(cell, place) if number == cell.visit else None
         if act is None and number == cell.visit:
             raise rejected("place_invalid", f"node {node} has no item {index}", path="/index", hint=ITEM_HINT)
-        kind = entry.flow.workflow.by_id[node].type.partition("@")[0]
+        known = entry.flow.workflow.by_id[node]
+        kind = known.type.partition("@")[0]
         if kind != AGENT:
             hint = "`tidemill runs logs` shows the log lines of other nodes"
             raise rejected("agent_unknown", f"node {node} is of type {kind}, not an agent", path="/node", hint=hint)
@@ -294,7 +296,15 @@ class InspectionService:
                 record = decode_value(await self._context.text(event.value))
                 if isinstance(record, dict):
                     found.append(Entry(seq, event.at_ms, event.attempt, record))
-        return transcript_of(made, found)
+        routed = known.branch is not None and known.branch.kind == "agent_driven"
+        shown = transcript_of(made, found, routed=routed)
+        # What a fork shares with its origin was done by children of the origin.
+        shared = 0 if entry.state.forked_from is None else entry.state.forked_from[1]
+        for turn in shown.turns:
+            for position, call in enumerate(turn.calls):
+                if call.waits_for == "child" and turn.seq > shared:
+                    call.child = child_id(run_id, node, number, place, child_key(f"{turn.number}.{position}"))
+        return shown
 
     async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """The run's events so far, from `after` + 1 on."""

@@ -260,12 +260,16 @@ class PatchService:
         labels: Mapping[str, str] | None,
         reason: str,
         actor: str,
+        known: int | None = None,
     ) -> bool:
-        """Start a fork under an id, and return whether it is new: false if it was started before."""
+        """Start a fork under an id, and return whether it is new: false if it was started before.
+
+        With `known`, only its first `known` events are copied: the caller has checked no more.
+        """
         check_words(reason=reason, actor=actor)
         self._context.check_actor(actor)
         check_run_id(fork_id)
-        events = await self._context.log(run_id)
+        events = await self._context.log(run_id, limit=known)
         last = shared_prefix(events, rewinds=node is not None) if at is None else at
         if not 1 <= last <= len(events):
             message = f"the run has events 1 to {len(events)}, not {last}"

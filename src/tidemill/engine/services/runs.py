@@ -444,6 +444,8 @@ class RunService(RunActions):
                 yield row
             if after is None:
                 return
+            # A store that never suspends must not keep the rest of the process waiting.
+            await asyncio.sleep(0)
 
     async def count(
         self,
@@ -549,4 +551,6 @@ class RunService(RunActions):
             raise rejected(
                 "run_ambiguous", f"{len(found)} run ids start with {text}", hint=f"type more characters: {shown}"
             )
+        if not found and text.startswith("@"):
+            raise rejected("run_unknown", f"there is no run {text}", hint=f"the newest run is {LAST}")
         return found[0] if found else text

@@ -14,8 +14,9 @@ from tidemill.engine.catalog import Diff, Published, Tagged, WorkflowDeletion
 from tidemill.engine.compiled import off_loop
 from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import ServiceContext
-from tidemill.engine.versions import TagMoved, Version, WorkflowRow
-from tidemill.errors import Problem, Rejected
+from tidemill.engine.versions import FILE_ENDINGS, TagMoved, Version, WorkflowRow
+from tidemill.errors import Problem, Rejected, rejected
+from tidemill.kernel.document.problems import shown
 from tidemill.kernel.document.reader import format_of, read_document, with_places
 from tidemill.kernel.model import Json, Workflow
 
@@ -54,6 +55,9 @@ class WorkflowService:
             text = await asyncio.to_thread(document.read_bytes)
             read = await off_loop(text, partial(read_document, format=format_of(document.suffix)), text)
         elif isinstance(document, (str, bytes)):
+            if isinstance(document, str) and document.endswith(FILE_ENDINGS) and "\n" not in document:
+                hint = f'the document in a file is `Path("{shown(document)}")`'
+                raise rejected("not_a_mapping", "this text is the name of a file, not a document", hint=hint)
             text = document
             read = await off_loop(text, partial(read_document, format=None), text)
         publishing = self._context.catalog.publish(

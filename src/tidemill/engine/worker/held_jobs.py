@@ -7,7 +7,7 @@ starts in between, so that every view shows such a node as RUNNING within a seco
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -17,6 +17,7 @@ from tidemill.engine.attempts.attempt import Attempt
 from tidemill.engine.attempts.compensation import CompensationAttempt
 from tidemill.engine.attempts.recorder import AttemptLog
 from tidemill.engine.pending_commands import PendingCommand
+from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.turn import TurnLoop
 from tidemill.kernel.commands import AnyCommand, CompensationResult, Done, Failed, Result, SkipRequested, WaitRequested
 from tidemill.kernel.events import Error
@@ -50,6 +51,25 @@ class HeldJob(msgspec.Struct):
     def settling(self) -> bool:
         """True once the work has finished and its result is being committed."""
         return self.running is None or (self.running.done() and not self.running.cancelled())
+
+
+BEGIN_MS = 20
+"""How long jobs that were taken together are started without a break: a template of each may need that long."""
+Begun = tuple[HeldJob, CachedRun | None, bool]
+"""A job, its run, and whether the state of the run was just found to call for it."""
+
+
+def start(
+    jobs: Iterable[Begun], begin: Callable[[HeldJob, CachedRun | None, bool], None], clock_ms: Callable[[], float]
+) -> None:
+    """Start jobs one after another; after some milliseconds the others wait until the loop has served all else."""
+    began, waiting = clock_ms(), iter(jobs)
+    for job in waiting:
+        begin(*job)
+        if clock_ms() - began > BEGIN_MS:
+            # The runs may have moved on by then.
+            later = [(held, entry, False) for held, entry, _ in waiting]
+            asyncio.get_running_loop().call_soon(start, later, begin, clock_ms)
 
 
 class StartRecorder:

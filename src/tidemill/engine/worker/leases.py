@@ -147,8 +147,9 @@ class HandoverPolicy:
 
     def select(self, stream: Stream, jobs: Iterable[JobSpec], settled: int) -> tuple[str, ...]:
         """The keys of the jobs of a commit to keep; `settled`: how many jobs of this worker it settles."""
-        room = self.room(stream)
-        if self.stopped or not (settled + room and (self.free > 0 or self._claimed_lately())):
+        free = self.free
+        room = self.room(stream, free)
+        if self.stopped or not (settled + room and (free > 0 or self._claimed_lately())):
             return ()
         # Those that are ready, and that this worker could claim.
         kept = [
@@ -166,9 +167,9 @@ class HandoverPolicy:
         within = self._clock_ms() - self._claimed_ms < HAND_OVER_MS
         return within and self._handed_over < HAND_OVERS_PER_CLAIM
 
-    def room(self, stream: Stream) -> int:
+    def room(self, stream: Stream, free: int) -> int:
         """How many jobs of a run may be kept beyond those that the same commit settles."""
-        return max(0, self.free) if self.is_only_worker and in_run_tree(self._only, stream.key) else 0
+        return max(0, free) if self.is_only_worker and in_run_tree(self._only, stream.key) else 0
 
 
 # Release

@@ -286,8 +286,7 @@ class _Trace:
                 words = {"id": call.id, "name": call.name, "arguments": call.arguments_text}
                 parts.append({"type": "tool_call", **words})
             about |= _said(parts, reply.finish_reason)
-        failed = [dict(zip(("provider", "model", "code"), each, strict=False)) for each in record.get("failed", ())]
-        self._model(attempt, seq, at_ms, record.get("ms", 0), about, failed=failed)
+        self._model(attempt, seq, at_ms, record.get("ms", 0), about)
 
     def answered(self, attempt: SpanPlace, seq: int, event: NodeCompleted, output: Values) -> None:
         """The model call of a node, as its result describes it."""

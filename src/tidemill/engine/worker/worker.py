@@ -31,7 +31,7 @@ from tidemill.engine.corruption import is_newer, newer_job
 from tidemill.engine.pending_commands import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand
 from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
 from tidemill.engine.turn import TurnLoop
-from tidemill.engine.worker.held_jobs import AttemptReport, HeldJob, JobHandler, JobKey, StartRecorder, report_of
+from tidemill.engine.worker.held_jobs import AttemptReport, HeldJob, JobHandler, JobKey, StartRecorder, report_of, start
 from tidemill.engine.worker.instrumentation import Instrumentation
 from tidemill.engine.worker.leases import (
     ClaimLoop,
@@ -279,10 +279,9 @@ class Worker:
                 for held in accepted:
                     self._release(held, 0 if self.draining else RELEASE_DELAY_MS)
                 raise
-        for held in accepted:
-            stream = held.lease.stream
-            if held.job_key in self._held_jobs:
-                self._begin(held, (loaded if stream in stale else known).get(stream), known=stream not in stale)
+        jobs = ((each, each.lease.stream not in stale) for each in accepted)
+        begun = ((each, (known if fresh else loaded).get(each.lease.stream), fresh) for each, fresh in jobs)
+        start(begun, self._begin, self._ambient.monotonic_ms)
 
     def take(self, leases: tuple[Lease, ...]) -> None:
         """Start jobs that a commit leased to this worker; their runs are cached."""
@@ -291,8 +290,8 @@ class Worker:
             # The drain began while the commit that kept them was under way.
             self._releases.give(leases)
             return
-        for lease in leases:
-            self._begin(self._acquire(lease), self._runs.get(lease.stream), known=True)
+        jobs = ((self._acquire(lease), self._runs.get(lease.stream), True) for lease in leases)
+        start(jobs, self._begin, self._ambient.monotonic_ms)
 
     def works_on(self, stream: Stream) -> bool:
         """Whether this worker holds a job of a run; a worker with many jobs in hand does not look."""
@@ -315,9 +314,10 @@ class Worker:
             self._claims.wake()
 
     def _begin(self, held: HeldJob, entry: CachedRun | None, known: bool) -> None:
-        """Start a job. `known`: the cached state was just found to call for it."""
+        """Start a job that is still held. `known`: the cached state was just found to call for it."""
         try:
-            self._dispatch(held, entry, known)
+            if self._held_jobs.get(held.job_key) is held:
+                self._dispatch(held, entry, known)
         except Exception as error:
             self._release_after_error(held, self._turns.report(error))
 
@@ -493,9 +493,9 @@ class Worker:
         """Submit the result of a job; the same commit settles its lease."""
         lease, work = held.lease, held.attempt or held.compensation
         pending = PendingCommand(command, self._settled, held, lease)
-        if work is not None and work.statement is not None and _is_done(command):
+        if work is not None and work.statement is not None and isinstance(command, (Result, CompensationResult)):
             # The store executes the statement of the job's work in the commit of its result.
-            pending.statement = work.statement
+            pending.statement = work.statement if isinstance(command.outcome, Done) else None
         self._turns.ask(lease.stream, pending)
 
     def _settled(self, pending: PendingCommand, answer: CommandOutcome) -> None:
@@ -594,7 +594,3 @@ class Worker:
             held = self._held_jobs.get((lease.stream, lease.key))
             if held is not None and held.lease.token == lease.token and held.running is not None:
                 held.running.cancel(LEASE_LOST)
-
-
-def _is_done(command: AnyCommand) -> bool:
-    return isinstance(command, (Result, CompensationResult)) and isinstance(command.outcome, Done)

@@ -36,7 +36,7 @@ from tidemill.handlers.http import exchange
 from tidemill.kernel.document.reader import paused_collector
 from tidemill.kernel.model import ConfigProblem, NodeType
 from tidemill.net.egress import CallFailed, Limits
-from tidemill.net.http_client import HARMLESS, Answer, Call, Fetcher, same_origin, too_large, without_key
+from tidemill.net.http_client import Answer, Call, Fetcher, harmless, read_url, same_origin, too_large, without_key
 
 # Pagination.
 
@@ -102,7 +102,8 @@ def _at_url(call: Call, url: str) -> Call:
         return msgspec.structs.replace(call, url=url)
     if call.body:
         raise Fail("response_invalid", "the next page of a call with a body is on another host")
-    headers = {name: value for name, value in call.headers.items() if name in HARMLESS}
+    # Nothing is left in it that is secret.
+    headers = harmless(call.headers, read_url(url), call.forbidden_at)
     repeatable = without_key(call.repeatable)
     return msgspec.structs.replace(
         call, url=url, headers=headers, credentials={}, repeatable=repeatable, forbidden_at=None

@@ -56,14 +56,18 @@ def decide_all(
 
 
 def _take(builder: DecisionBuilder, command: AnyCommand) -> Problem | None:
-    if _known(builder.state, command):
-        return None
-    refusal = _refusal(builder, command)
-    if refusal is None:
-        builder.actor, builder.command, builder.cause = command.actor, command.id, 0
-        _RULES[type(command)](builder, command)
-        settle(builder)
-    return refusal
+    state, nodes = builder.state, builder.flow.by_id
+    if not (type(command) is commands.Result and command.id is None and state.seq and command.node in nodes):
+        if _known(state, command):
+            return None
+        refusal = _refusal(builder, command)
+        if refusal is not None:
+            return refusal
+    # A result, the most frequent command by far, needs no look: `take_result` checks whether it still counts.
+    builder.actor, builder.command, builder.cause = command.actor, command.id, 0
+    _RULES[type(command)](builder, command)
+    settle(builder)
+    return None
 
 
 def _known(state: State, command: AnyCommand) -> bool:
@@ -74,9 +78,6 @@ def _known(state: State, command: AnyCommand) -> bool:
 
 
 def _refusal(builder: DecisionBuilder, command: AnyCommand) -> Problem | None:
-    if type(command) is commands.Result and builder.state.seq and command.node in builder.flow.by_id:
-        # The most frequent command by far; `take_result` checks whether it still counts.
-        return None
     if not builder.state.seq:
         if isinstance(command, commands.Fork):
             return refuse_fork(builder, command)

@@ -17,6 +17,8 @@ from tidemill.kernel.model import Json
 
 DEPTH_MAX = 100
 CONTAINERS_MAX = 10_000_000
+TEXT_MAX = 64 * 1024 * 1024
+"""Characters of all strings: as much as the largest text of a document."""
 
 LEAVES = frozenset((bool, type(None)))
 """Types that need no check."""
@@ -39,10 +41,11 @@ class _StopWalk(Exception):
 
 
 class _Extent(NamedTuple):
-    """The containers in a value and the digits of its long integers, with repetition, and how deep it is nested."""
+    """What is in a value, with repetition: containers, digits of long integers, characters; and how deep it is."""
 
     containers: int
     digits: int
+    text: int
     depth: int
 
 
@@ -51,11 +54,11 @@ PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 class _Walk:
-    __slots__ = ("_known", "digits_left", "found", "left")
+    __slots__ = ("_known", "digits_left", "found", "left", "text_left")
 
     def __init__(self, found: ProblemCollector) -> None:
         self.found = found
-        self.left, self.digits_left = CONTAINERS_MAX, DIGITS_MAX
+        self.left, self.digits_left, self.text_left = CONTAINERS_MAX, DIGITS_MAX, TEXT_MAX
         self._known: dict[int, _Extent] = {}
         """By identity. A part that occurs again is counted, and not walked through: it may occur a billion times."""
 
@@ -68,8 +71,9 @@ class _Walk:
         if known is not None:
             self._take(known.containers, depth + known.depth, trail)
             self._take_digits(known.digits, trail)
+            self._take_text(known.text, trail)
             return known.depth
-        before, digits_before = self.left, self.digits_left
+        before, digits_before, text_before = self.left, self.digits_left, self.text_left
         self._take(1, depth + 1, trail)
         steps: Iterable[tuple[Any, Json]] = enumerate(value)
         if isinstance(value, dict):
@@ -79,15 +83,21 @@ class _Walk:
                     named = f"the key {key!r:.60}" if isinstance(key, str) else f"a key of type {type(key).__name__}"
                     message = f"{named} is not a string of characters"
                     self._report("not_json", trail, message, "quote the key")
-        deepest = 0
+        deepest = text = 0
         for step, child in steps:
             kind = type(child)
             if kind is int:
                 if not -LONG < child < LONG:
                     self._leaf(child, (trail, step))
-            elif kind not in LEAVES and (kind is not str or not child.isascii()):
+            elif kind is str:
+                text += len(child)
+                if not child.isascii():
+                    self._leaf(child, (trail, step))
+            elif kind not in LEAVES:
                 deepest = max(deepest, self.visit(child, (trail, step), depth + 1))
-        self._known[id(value)] = _Extent(before - self.left, digits_before - self.digits_left, deepest + 1)
+        self._take_text(text, trail)
+        digits, below = digits_before - self.digits_left, text_before - self.text_left
+        self._known[id(value)] = _Extent(before - self.left, digits, below, deepest + 1)
         return deepest + 1
 
     def _take(self, containers: int, depth: int, trail: Trail | None) -> None:
@@ -104,6 +114,13 @@ class _Walk:
         if self.digits_left < 0:
             message = f"its long integers have more than {DIGITS_MAX} digits together"
             self._report("document_too_large", trail, message, "write them as strings")
+            raise _StopWalk
+
+    def _take_text(self, characters: int, trail: Trail | None) -> None:
+        self.text_left -= characters
+        if self.text_left < 0:
+            message = f"its strings have more than {TEXT_MAX} characters together"
+            self._report("document_too_large", trail, message, "pass large values as inputs or blobs")
             raise _StopWalk
 
     def _leaf(self, value: Json, trail: Trail | None) -> None:

@@ -89,6 +89,11 @@ _NEEDS = {
         "start a worker on queue {queue} that has it: --app names its module; a worker finds modules in its folder",
         f"{_SERVE} --app MODULE",
     ),
+    "import_not_allowed": Help(
+        "no worker has what it needs: {lacking}",
+        "start a worker on queue {queue} that has it{because}",
+        f"{_SERVE} --allow-import MODULE",
+    ),
     "value": Help("a value that it needs is not available: {lacking}", "{hint}"),
     "later": Help("its job was postponed", "a worker retries it automatically"),
     "killer": Help(
@@ -112,7 +117,7 @@ def start_worker(
     key: str = need
     if need == "no_type" and elsewhere:
         key = "elsewhere"
-    elif need == "lacking" and lacking is not None and lacking.code == "function_unknown":
+    elif need == "lacking" and lacking is not None and lacking.code in _NEEDS:
         key = lacking.code
     hint = "" if lacking is None else lacking.hint
     values = {

@@ -10,7 +10,9 @@
 
 local DUE_MAX = 2000 -- Due times that one call moves.
 local PAGE = 16
-local PASSED_MAX = 5000 -- Lanes over a cap that one call passes.
+local PASSED_MAX = 5000 -- Lanes over a cap that one call passes, and of those of one tenant in one queue.
+local PASSED_IN_TURN_MAX = 1000
+local FIRST_ONES = 100 -- Of these it begins with the first; behind them it continues where the last call has stopped.
 
 local function answer_of(ids)
   local answer = { now, -1 }
@@ -146,32 +148,81 @@ local function more_turns(queue)
   end
 end
 
--- The next job of a turn: its member of the line and its place, or nothing.
-local passed = 0
+-- Where the last call that has passed too many stopped in a lane of `line`: a field of `listed`.
+local function cursor_of(lane)
+  return '\0\1' .. lane
+end
+
+local function unlist(turn)
+  call('ZREM', TURNS, turn.member)
+  call('HDEL', LISTED, turn.lane, cursor_of(turn.lane))
+end
+
+-- The next members of the line of a turn, and their jobs.
+local function next_page(turn)
+  local size = math.min(limit, PAGE)
+  if turn.passed > PAGE then
+    size = 100
+  end
+  if turn.passed >= FIRST_ONES and not turn.continued then
+    turn.continued = true
+    local cursor = call('HGET', LISTED, cursor_of(turn.lane))
+    if cursor and before(sub(turn.from, 2), cursor) then
+      turn.from = '(' .. cursor
+    end
+  end
+  turn.page, turn.at = call('ZRANGEBYLEX', LINE, turn.from, turn.to, 'LIMIT', 0, size), 1
+  if #turn.page == 0 then
+    if turn.continued then
+      call('HDEL', LISTED, cursor_of(turn.lane))
+    end
+    return false
+  end
+  turn.from = '(' .. turn.page[#turn.page]
+  local ids, unread = {}, {}
+  for index, member in ipairs(turn.page) do
+    local _, _, id = unpack_('>BI8I8', member, #turn.lane + 1)
+    ids[index] = id
+    if jobs[id] == nil then
+      unread[#unread + 1] = id
+    end
+  end
+  turn.ids = ids
+  if #unread > 0 then
+    for index, stored in ipairs(call('HMGET', JOBS, unpack(unread))) do
+      jobs[unread[index]] = stored and read(unread[index], stored) or false
+    end
+  end
+  return true
+end
+
+-- The next job of a turn, its rank and ready time, or nothing.
+local passed, too_many = 0, {}
 local function best(turn)
   if turn.from == nil then
     turn.from, turn.to = between(turn.lane)
-    turn.page, turn.at = {}, 1
+    turn.page, turn.at, turn.passed = {}, 1, 0
   end
-  while passed < PASSED_MAX do
+  while passed < PASSED_MAX and turn.passed < PASSED_IN_TURN_MAX do
     local member = turn.page[turn.at]
     if not member then
-      turn.page = call('ZRANGEBYLEX', LINE, turn.from, turn.to, 'LIMIT', 0, math.min(limit, PAGE))
-      turn.at = 1
-      member = turn.page[1]
-      if not member then
+      if not next_page(turn) then
         return nil
       end
-      turn.from = '(' .. turn.page[#turn.page]
+      member = turn.page[1]
     end
-    local rank, ready, id = unpack_('>BI8I8', member, #turn.lane + 1)
-    local job = get(id)
+    local job = get(turn.ids[turn.at])
     if job and not full(job) then
-      return job, rank, ready
+      return job, 9 - job.priority, job.ready
     end
-    turn.blocked = true
+    turn.blocked, turn.last = true, member
     turn.at = turn.at + 1
-    passed = passed + 1
+    turn.passed, passed = turn.passed + 1, passed + 1
+  end
+  if turn.last then
+    call('HSET', LISTED, cursor_of(turn.lane), turn.last)
+    too_many[#too_many + 1] = turn
+    turn.last = nil
   end
 end
 
@@ -194,8 +245,7 @@ local function head(queue)
       return turn, job, rank, ready
     end
     if not turn.blocked and not turn.touched and passed < PASSED_MAX then
-      call('ZREM', TURNS, turn.member)
-      call('HDEL', LISTED, turn.lane)
+      unlist(turn)
     end
     if turn == queue.again[1] then
       table.remove(queue.again, 1)
@@ -257,8 +307,8 @@ local function claim_by_turns()
         end
         queue.again[#queue.again + 1] = turn
         if not turn.touched then
-          turn.touched = true
-          touched[#touched + 1] = { turn = turn, queue = queue }
+          turn.touched, turn.queue = true, queue.name
+          touched[#touched + 1] = turn
         end
       end
       -- A cap may be full now.
@@ -266,15 +316,22 @@ local function claim_by_turns()
     end
   end
   flush_line()
-  for _, each in ipairs(touched) do
-    local turn = each.turn
+  -- A tenant over whose lanes a call got no further had its turn.
+  for _, turn in ipairs(too_many) do
+    served_now[turn.tenant] = served_now[turn.tenant] or next_token()
+    if not turn.touched then
+      turn.touched, turn.queue = true, split(turn.lane)
+      touched[#touched + 1] = turn
+    end
+  end
+  for _, turn in ipairs(touched) do
     local from, to = between(turn.lane)
-    call('ZREM', TURNS, turn.member)
     if call('ZRANGEBYLEX', LINE, from, to, 'LIMIT', 0, 1)[1] then
-      call('ZADD', TURNS, 0, each.queue.name .. pack_('>I8', served_now[turn.tenant]) .. turn.tenant)
+      call('ZREM', TURNS, turn.member)
+      call('ZADD', TURNS, 0, turn.queue .. pack_('>I8', served_now[turn.tenant]) .. turn.tenant)
       call('HSET', LISTED, turn.lane, served_now[turn.tenant])
     else
-      call('HDEL', LISTED, turn.lane)
+      unlist(turn)
     end
   end
 end

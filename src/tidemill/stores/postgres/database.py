@@ -24,7 +24,8 @@ from psycopg import sql
 from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import Format
+from psycopg.pq import ExecStatus, Format
+from psycopg.pq.abc import PGresult
 
 from tidemill.errors import DiskFull, Rejected, StoreUnusable, TidemillError, Unavailable, rejected
 from tidemill.stores.optional import Finding, Severity, judged, migrations_finding
@@ -42,7 +43,7 @@ CALL_SECONDS = 30.0
 """How long a call may take before its connection counts as cut."""
 PATIENCE_SECONDS = 5.0
 """How long a call waits for a server that cannot be reached before it fails."""
-SESSION_OVER, LEASE_LOST, READ_ONLY = "TM001", "TM002", "25006"
+SESSION_OVER, LEASE_LOST, READ_ONLY, NOT_PREPARED = "TM001", "TM002", "25006", "26000"
 SETTINGS = (
     "SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; "
     "SET idle_in_transaction_session_timeout = '10s'"
@@ -71,18 +72,14 @@ class _BigintsDumper(Dumper):
     format, oid = Format.BINARY, 1016
 
     def dump(self, obj: Bigints) -> Buffer:
-        if len(obj) < 2:
-            return _ONE_BIGINT(1, 0, 20, 1, 1, 8, obj[0]) if obj else _EMPTY[20]
-        numbers = [8] * (2 * len(obj))
-        numbers[1::2] = obj
-        return _array_head(20, len(obj)) + struct.pack(">" + "iq" * len(obj), *numbers)
+        return _packed_bigints(obj)
 
 
 class _TextsDumper(Dumper):
     format, oid = Format.BINARY, 1009
 
     def dump(self, obj: Texts) -> Buffer:
-        return _packed(25, [each.encode() for each in obj])
+        return _packed_texts(obj)
 
 
 class _ByteasDumper(Dumper):
@@ -90,6 +87,18 @@ class _ByteasDumper(Dumper):
 
     def dump(self, obj: Byteas) -> Buffer:
         return _packed(17, obj)
+
+
+def _packed_bigints(values: Bigints) -> bytes:
+    if len(values) < 2:
+        return _ONE_BIGINT(1, 0, 20, 1, 1, 8, values[0]) if values else _EMPTY[20]
+    numbers = [8] * (2 * len(values))
+    numbers[1::2] = values
+    return _array_head(20, len(values)) + struct.pack(">" + "iq" * len(values), *numbers)
+
+
+def _packed_texts(values: Texts) -> bytes:
+    return _packed(25, [each.encode() for each in values])
 
 
 _ONE_BIGINT = struct.Struct(">iiiiiiq").pack
@@ -117,7 +126,20 @@ class _Int8Dumper(Dumper):
     format, oid = Format.BINARY, 20
 
     def dump(self, obj: int) -> Buffer:
-        return obj.to_bytes(8, "big", signed=True)
+        return _BIGINT(obj)
+
+
+_BIGINT = struct.Struct(">q").pack
+_DUMPED: Mapping[type, Callable[[Any], bytes | None]] = {
+    int: _BIGINT,
+    str: str.encode,
+    bytes: bytes,
+    type(None): lambda _: None,
+    Bigints: _packed_bigints,
+    Texts: _packed_texts,
+    Byteas: lambda values: _packed(17, values),
+}
+"""The same without the driver's cursor, by the type of a value."""
 
 
 def _adapters() -> AdaptersMap:
@@ -301,6 +323,119 @@ def _encoded(statement: str) -> bytes:
     return statement.encode()
 
 
+@lru_cache(maxsize=16)
+def _numbered(statement: str) -> bytes:
+    """A statement with the placeholders of the server."""
+    first, *others = statement.split("%s")
+    return "".join((first, *(f"${number}{text}" for number, text in enumerate(others, 1)))).encode()
+
+
+class DirectCalls:
+    """Prepared statements that answer one text, one at a time, by the calls of libpq.
+
+    A cursor costs several times as much. While the reader is in the loop, the driver must not wait for the connection.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._libpq, self._socket = connection.pgconn, connection.pgconn.socket
+        self._loop = asyncio.get_running_loop()
+        self._names: dict[str, bytes] = {}
+        self._answer: asyncio.Future[PGresult] | None = None
+        self._result: PGresult | None = None
+        self._listens = False
+        self._since = 0.0
+        self._watch: asyncio.TimerHandle | None = None
+
+    async def call(self, statement: str, values: Sequence[Any]) -> bytes | None:
+        """Execute a statement. Raises the driver's errors, and TimeoutError; then the connection may be busy."""
+        sent = [_DUMPED[type(value)](value) for value in values]
+        if statement not in self._names:
+            await self._prepare(statement)
+        self._libpq.send_query_prepared(self._names[statement], sent, [Format.BINARY] * len(sent))
+        result = await self._sent()
+        if result.status == ExecStatus.FATAL_ERROR:
+            error = psycopg.errors.error_from_result(result)
+            if error.sqlstate == NOT_PREPARED:
+                # The driver deallocates all statements after some commands.
+                self._names.clear()
+                return await self.call(statement, values)
+            raise error
+        return result.get_value(0, 0)
+
+    async def _prepare(self, statement: str) -> None:
+        name = f"tidemill_{len(self._names)}".encode()
+        self._libpq.send_prepare(name, _numbered(statement))
+        result = await self._sent()
+        if result.status != ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(result)
+        self._names[statement] = name
+
+    async def _sent(self) -> PGresult:
+        """The answer to what was sent."""
+        self._answer, self._since = self._loop.create_future(), self._loop.time()
+        if not self._listens:
+            self._listens = True
+            self._loop.add_reader(self._socket, self._read)
+        if self._libpq.flush():
+            self._loop.add_writer(self._socket, self._write)
+        if self._watch is None:
+            self._watch = self._loop.call_later(CALL_SECONDS, self._look)
+        return await self._answer
+
+    def _write(self) -> None:
+        try:
+            if self._libpq.flush():
+                return
+        except psycopg.Error as error:
+            self._fail(error)
+        self._loop.remove_writer(self._socket)
+
+    def _read(self) -> None:
+        libpq, answer = self._libpq, self._answer
+        try:
+            libpq.consume_input()
+            while not libpq.is_busy():
+                result = libpq.get_result()
+                if result is not None:
+                    self._result = result
+                    continue
+                if answer is not None and self._result is not None:
+                    self._answer, result, self._result = None, self._result, None
+                    if not answer.done():
+                        answer.set_result(result)
+                return
+        except psycopg.Error as error:
+            self._fail(error)
+
+    def _look(self) -> None:
+        """Fail a call that was not answered for too long. One timer serves all calls."""
+        self._watch = None
+        if self._answer is not None:
+            left = self._since + CALL_SECONDS - self._loop.time()
+            if left <= 0:
+                self._fail(TimeoutError("the server does not answer"))
+            else:
+                self._watch = self._loop.call_later(left, self._look)
+
+    def _fail(self, error: Exception) -> None:
+        self.rest()
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.done():
+            answer.set_exception(error)
+
+    def rest(self) -> None:
+        """Leave the connection to the driver until the next call."""
+        if self._listens:
+            self._listens = False
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+
+    def close(self) -> None:
+        self.rest()
+        if self._watch is not None:
+            self._watch.cancel()
+
+
 class Link:
     """A connection that is made when it is needed, and replaced after it was cut."""
 
@@ -308,9 +443,14 @@ class Link:
         self.place = place
         self._setup, self._opened = setup, opened
         self.connection: Connection | None = None
+        self._direct: DirectCalls
 
     async def connect(self) -> Connection:
+        """The connection, for the driver."""
+        if self.connection is not None:
+            self._direct.rest()
         if self.connection is None or self.connection.closed:
+            await self.drop()
             try:
                 async with asyncio.timeout(2 * CONNECT_SECONDS):
                     made = await psycopg.AsyncConnection.connect(**connection_arguments(self.place))
@@ -327,7 +467,7 @@ class Link:
                     # Work that is under way waits for the operator; a refusal would fail it.
                     raise StoreUnusable(meant.problems[0]) from error
                 raise meant from error
-            self.connection, self._cursor = made, made.cursor(binary=True)
+            self.connection, self._cursor, self._direct = made, made.cursor(binary=True), DirectCalls(made)
         return self.connection
 
     async def reconnect(self, seconds: float = PATIENCE_SECONDS) -> Connection:
@@ -355,9 +495,23 @@ class Link:
                 await self.drop()
             raise
 
+    async def call(self, statement: str, values: Sequence[Any]) -> bytes | None:
+        """Execute a prepared statement that answers one text, as `fetch` does."""
+        connection = self.connection
+        if connection is None or connection.closed:
+            connection = await self.connect()
+        try:
+            return await self._direct.call(statement, values)
+        except BaseException as error:
+            if is_cut(error, connection) or not isinstance(error, psycopg.Error):
+                # The answer may still arrive.
+                await self.drop()
+            raise
+
     async def drop(self) -> None:
         made, self.connection = self.connection, None
         if made is not None:
+            self._direct.close()
             with suppress(psycopg.Error, OSError):
                 await made.close()
 

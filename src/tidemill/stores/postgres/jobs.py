@@ -44,12 +44,51 @@ class Claimed(msgspec.Struct, frozen=True):
     """Others were about to take what there was."""
 
 
+Numbers = dict[tuple[str, str, tuple[str, ...], int], int]
+"""The numbers of lanes, by their fields."""
+
+
+def job_arrays() -> tuple[Any, ...]:
+    return (*(Bigints(), Texts(), Texts(), Bigints(), Bigints(), Bigints(), Bigints(), Bigints(), Byteas()),)
+
+
+def add_jobs(
+    arrays: tuple[Any, ...],
+    placed: dict[int, tuple[int, Job]],
+    number: int,
+    commit: Commit,
+    first: int,
+    numbers: Numbers,
+) -> None:
+    """Add the jobs of a commit: those to keep come first, in their order, because they get tokens in that order."""
+    jobs = {job.key: (place, job) for place, job in reversed(list(enumerate(commit.jobs, first)))}
+    keep = [key for key in dict.fromkeys(commit.keep) if key in jobs]
+    tenant = commit.stream.tenant
+    commits, tenants, keys, lanes, capped, ready, places, kept, bodies = arrays
+    ordered = [(key, 1) for key in keep]
+    ordered += [(key, 0) for key in reversed(jobs) if key not in keep]
+    for key, stays in ordered:
+        place, job = jobs[key]
+        commits.append(number)
+        tenants.append(tenant)
+        keys.append(key)
+        lanes.append(numbers[job.queue, tenant, job.caps, job.priority])
+        capped.append(1 if job.caps else 0)
+        ready.append(job.ready_at_ms)
+        places.append(place)
+        kept.append(stays)
+        bodies.append(job.body)
+        if stays:
+            placed[place] = number, job
+
+
 class Jobs:
     """Job operations, and a cache of lanes, which never change."""
 
     def __init__(self, readers: Readers, clock: Callable[[], int | None]) -> None:
         self._readers, self._clock = readers, clock
-        self._numbers: dict[tuple[str, str, tuple[str, ...], int], int] = {}
+        self.numbers: Numbers = {}
+        """Replaced when it has grown too large: who has read a number keeps the dictionary that has it."""
         self._lanes: dict[int, Lane] = {}
         self.lane_cursor = 0
         """Where the next claim begins, if the last one did not look at all lanes with ready jobs."""
@@ -59,16 +98,21 @@ class Jobs:
     # In a commit
 
     async def learn_lanes(self, commits: Iterable[Commit]) -> None:
-        """Know the lanes of the jobs of commits, which are made if they are new."""
-        numbers = self._numbers
-        lanes = {
-            Lane(job.queue, commit.stream.tenant, job.caps, job.priority) for commit in commits for job in commit.jobs
-        }
-        if len(numbers) > LANES_MAX:
-            self._numbers, self._lanes = numbers, _ = {}, {}
-        unknown = [lane for lane in lanes if lane not in numbers]
-        for tenant in sorted({lane.tenant for lane in unknown}):
-            await self._learn(tenant, sorted(lane for lane in unknown if lane.tenant == tenant))
+        """Know the numbers of the lanes of commits; lanes are made if they are new."""
+        if len(self.numbers) > LANES_MAX:
+            self.numbers, self._lanes = {}, {}
+        while unknown := self._unknown(commits):
+            for tenant in sorted({lane.tenant for lane in unknown}):
+                await self._learn(tenant, sorted(lane for lane in unknown if lane.tenant == tenant))
+
+    def _unknown(self, commits: Iterable[Commit]) -> set[Lane]:
+        unknown = set[Lane]()
+        for commit in commits:
+            for job in commit.jobs:
+                lane = (job.queue, commit.stream.tenant, job.caps, job.priority)
+                if lane not in self.numbers:
+                    unknown.add(Lane(*lane))
+        return unknown
 
     async def _learn(self, tenant: str, lanes: Sequence[Lane]) -> None:
         called = {
@@ -82,39 +126,8 @@ class Jobs:
             await self._readers.fetch(SQL["add_lanes"], called, tenant=tenant)
             found = await self._readers.fetch(SQL["lanes"], called, tenant=tenant)
         for place, number in found:
-            self._numbers[lanes[place - 1]] = number
+            self.numbers[lanes[place - 1]] = number
             self._lanes[number] = lanes[place - 1]
-
-    def lane(self, tenant: str, job: Job) -> int:
-        return self._numbers[job.queue, tenant, job.caps, job.priority]
-
-    @staticmethod
-    def arrays() -> tuple[Any, ...]:
-        return (*(Bigints(), Texts(), Texts(), Bigints(), Bigints(), Bigints(), Bigints(), Bigints(), Byteas()),)
-
-    def add(
-        self, arrays: tuple[Any, ...], placed: dict[int, tuple[int, Job]], number: int, commit: Commit, first: int
-    ) -> None:
-        """Add the jobs of a commit: those to keep come first, in their order, because they get tokens in that order."""
-        jobs = {job.key: (place, job) for place, job in reversed(list(enumerate(commit.jobs, first)))}
-        keep = [key for key in dict.fromkeys(commit.keep) if key in jobs]
-        tenant = commit.stream.tenant
-        commits, tenants, keys, lanes, capped, ready, places, kept, bodies = arrays
-        ordered = [(key, 1) for key in keep]
-        ordered += [(key, 0) for key in reversed(jobs) if key not in keep]
-        for key, stays in ordered:
-            place, job = jobs[key]
-            commits.append(number)
-            tenants.append(tenant)
-            keys.append(key)
-            lanes.append(self.lane(tenant, job))
-            capped.append(1 if job.caps else 0)
-            ready.append(job.ready_at_ms)
-            places.append(place)
-            kept.append(stays)
-            bodies.append(job.body)
-            if stays:
-                placed[place] = number, job
 
     # Claiming
 

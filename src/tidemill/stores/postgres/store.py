@@ -1,7 +1,8 @@
 """A store in a PostgreSQL database, shared by the processes of many machines.
 
-Commits of a process go through its one `Writer`, claims through a session of their own, reads through a few
-connections; all run in the loop that opened the store. Calls from other threads (lease renewal) use a side connection.
+One connection of a process commits everything that has gathered, in one call; claims go through a session of their own,
+reads through a few connections; all run in the loop that opened the store. Calls from other threads (lease renewal) use
+a side connection.
 The store's clock is the server's: `now_ms` is an estimate that is never ahead of it.
 """
 
@@ -11,7 +12,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import Any
 
 import psycopg
 
@@ -34,10 +34,10 @@ from tidemill.stores.contract import (
     check,
 )
 from tidemill.stores.followers import Followers
+from tidemill.stores.gathered_calls import GatheredCalls
 from tidemill.stores.optional import Finding
 from tidemill.stores.postgres import rows as sql_rows
 from tidemill.stores.postgres.database import (
-    LEASE_LOST,
     SQL,
     Link,
     Place,
@@ -53,10 +53,12 @@ from tidemill.stores.postgres.jobs import Claimed, Jobs, SideConnection, lost_of
 from tidemill.stores.postgres.notifications import LOOK_EVERY_MS, Hint, Hints, digest_of
 from tidemill.stores.postgres.streams import Loader, Wave, forget_values, load, streams_of, waves
 from tidemill.stores.postgres.transactional import Statements
-from tidemill.stores.postgres.writer import Head, Session, Writer
+from tidemill.stores.postgres.writer import Head, Session
 from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, ServerClock, Waiters, rest
 
 CONTENDED_MS = 3.0
+GATHERED_MAX = 64
+"""Calls per transaction; each may hold many commits."""
 
 
 class PostgresStore:
@@ -72,11 +74,12 @@ class PostgresStore:
             self._waiters,
             self._waiters_lock,
             sleep=lambda waiter: rest(waiter, LOOK_EVERY_MS),
-            is_open=lambda: self._writer is not None,
+            is_open=lambda: self._commits is not None,
         )
         self._followed: dict[str, Stream] = {}
         self._returning: set[asyncio.Future[None]] = set()
-        self._writer: Writer | None = None
+        self._commits: GatheredCalls[Sequence[Commit], list[CommitResult]] | None = None
+        """None while the store is closed."""
         self._thread = 0
 
     @property
@@ -86,7 +89,7 @@ class PostgresStore:
     # Opening and closing
 
     async def open(self) -> None:
-        if self._writer is not None:
+        if self._commits is not None:
             return
         link = Link(self.place, opened=False)
         try:
@@ -107,18 +110,20 @@ class PostgresStore:
         self._hints = Hints(self.place, self._readers, self._hinted, self._frame_arrived)
         self._side = SideConnection(connection_arguments(self.place), setup_of(self.place))
         self._statements = Statements(self.place, self._readers, Session(self.place))
-        self._writer = Writer(Session(self.place), self._apply)
+        self._writing = Session(self.place)
+        self._commits = GatheredCalls(self._apply_together, most=GATHERED_MAX)
 
     async def close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is None:
+        commits, self._commits = self._commits, None
+        if commits is None:
             return
         self.notify_all()
         await asyncio.gather(*self._returning, return_exceptions=True)
         await self._hints.close()
-        await writer.close()
+        await commits.close()
         await self._statements.close()
-        async with self._claims.turn:
+        async with self._writing.turn, self._claims.turn:
+            await self._writing.close()
             await self._claims.close()
         await self._readers.close()
         self._side.close()
@@ -137,29 +142,30 @@ class PostgresStore:
         with self._waiters_lock:
             self._waiters.notify_all()
 
-    def _opened(self) -> Writer:
-        if self._writer is None:
+    def _opened(self) -> GatheredCalls[Sequence[Commit], list[CommitResult]]:
+        if self._commits is None:
             raise Unavailable("the store is closed")
-        return self._writer
+        return self._commits
 
     # Writing
 
     async def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
         for commit in commits:
             check(commit)
-        writer = self._opened()
+        gathered = self._opened()
         if not commits:
             return []
-        await self._jobs.learn_lanes(commits)
-        if any(commit.statements for commit in commits):
-            return [await self._commit_alone(commit) for commit in commits]
-        return await writer.submit(commits)
+        for commit in commits:
+            if commit.statements:
+                return [await self._commit_alone(each) for each in commits]
+        return await gathered.submit(commits)
 
     async def _commit_alone(self, commit: Commit) -> CommitResult:
         """Commit in a transaction of its own, because a statement may take long."""
         if not commit.statements:
             return (await self._opened().submit([commit]))[0]
-        wave = Wave([commit], self._jobs)
+        await self._jobs.learn_lanes([commit])
+        wave = Wave([commit], self._jobs.numbers)
         result = await asyncio.shield(asyncio.ensure_future(self._statements.commit(commit, wave, self._asked_time())))
         self._committed([commit], [result], wave.freed)
         return result
@@ -171,31 +177,40 @@ class PostgresStore:
         except (psycopg.Error, OSError, TimeoutError) as error:
             raise translate_error(error, self.place) from error
 
-    async def _apply(self, session: Session, commits: Sequence[Commit]) -> list[CommitResult]:
-        """Apply commits in one transaction, and notify waiting tasks."""
-        parts = [Wave(part, self._jobs) for part in waves(commits, by_tenant=self.place.row_security)]
+    async def _apply_together(self, calls: list[Sequence[Commit]]) -> list[list[CommitResult]]:
+        """Apply what has gathered in one transaction."""
+        if len(calls) == 1:
+            return [await self._apply(calls[0])]
+        results = iter(await self._apply([commit for call in calls for commit in call]))
+        return [[next(results) for _ in call] for call in calls]
 
-        async def run(head: Head) -> list[str]:
-            fetch, now = session.link.fetch, self._asked_time()
-            if len(parts) == 1 and not self.place.row_security:
-                hop = parts[0].hop()
-                if hop is not None and (answer := await _hop(session, (*head, now, *hop))) is not None:
-                    return [answer]
-                return [row[0] for row in await fetch(SQL["apply"], (*head, now, *parts[0].values))]
-            connection, answers = await session.link.connect(), list[str]()
+    async def _apply(self, commits: Sequence[Commit]) -> list[CommitResult]:
+        """Apply commits in one transaction, and notify waiting tasks."""
+        await self._jobs.learn_lanes(commits)
+        parts = [Wave(part, self._jobs.numbers) for part in waves(commits, by_tenant=self.place.row_security)]
+        in_one_call = len(parts) == 1 and not self.place.row_security
+
+        async def run(head: Head) -> Sequence[str | bytes]:
+            link, now = self._writing.link, self._asked_time()
+            if in_one_call:
+                return [await parts[0].apply(link, (*head, now))]
+            connection, answers = await link.connect(), list[str]()
             async with connection.transaction():
                 for part in parts:
                     if self.place.row_security:
                         await connection.execute("SELECT set_config('tidemill.tenant', %s, true)", (part.tenant,))
-                    answers += [row[0] for row in await fetch(SQL["apply"], (*head, now, *part.values))]
+                    answers += [row[0] for row in await link.fetch(SQL["apply"], (*head, now, *part.values))]
             return answers
 
-        answers = await session.call(run, lambda answer: answer.split("\n"))
+        async with self._writing.turn:
+            answers = await self._writing.call(run, lambda answer: answer.split("\n"))
         results: list[CommitResult] = []
+        freed = False
         for part, answer in zip(parts, answers, strict=True):
             results += part.results(answer)
             self._clock.observe(part.now_ms)
-        self._committed(commits, results, any(part.freed for part in parts))
+            freed = freed or part.freed
+        self._committed(commits, results, freed)
         return results
 
     def _committed(self, commits: Sequence[Commit], results: Sequence[CommitResult], freed: bool) -> None:
@@ -222,14 +237,17 @@ class PostgresStore:
     async def forget(self, stream: Stream, *, expected: int | None = None, rows: Sequence[Row] = ()) -> bool:
         values = forget_values(stream, expected, rows)
 
-        async def write(session: Session) -> str:
-            async def run(head: Head) -> str:
-                ((answer,),) = await session.link.fetch(SQL["forget"], (*head, *values))
-                return str(answer)
+        async def run(head: Head) -> str:
+            ((answer,),) = await self._writing.link.fetch(SQL["forget"], (*head, *values))
+            return str(answer)
 
-            return await session.call(run, lambda answer: answer)
+        async def in_turn() -> str:
+            async with self._writing.turn:
+                return await self._writing.call(run, lambda answer: answer)
 
-        done = await self._opened().exclusive(write) == "true"
+        self._opened()
+        # A caller who is cancelled does not stop it.
+        done = await asyncio.shield(asyncio.ensure_future(in_turn())) == "true"
         if done:
             self._notify([CAPS])
             self._hints.send(caps=True)
@@ -261,9 +279,9 @@ class PostgresStore:
     async def claim(self, request: Claim) -> list[Lease]:
         until = self.now_ms() + request.wait_ms
         topics: list[Hashable] = [*(request.queues or (EVERY_QUEUE,)), CAPS]
-        if request.wait_ms and self._writer is not None:
+        if request.wait_ms and self._commits is not None:
             self._hints.listen()
-        while self._writer is not None:
+        while self._commits is not None:
             with self._waiters_lock:
                 waiter = self._waiters.add(topics)
             try:
@@ -373,7 +391,7 @@ class PostgresStore:
         name = digest_of(stream)
         self._followed[name] = stream
         try:
-            if self._writer is not None:
+            if self._commits is not None:
                 self._hints.listen()
             async with aclosing(self._followers.follow(stream, after, on_idle, live=live)) as frames:
                 async for frame in frames:
@@ -399,14 +417,3 @@ class PostgresStore:
     def _deliver_live(self, stream: Stream, version: int, frames: Sequence[bytes]) -> None:
         self._followers.published(stream, version, frames)
         self._notify([stream])
-
-
-async def _hop(session: Session, values: tuple[Any, ...]) -> str | None:
-    """Try the most frequent commit; None if it was refused, for which there may be several reasons."""
-    try:
-        ((answer,),) = await session.link.fetch(SQL["apply_hop"], values)
-    except psycopg.Error as error:
-        if error.sqlstate != LEASE_LOST:
-            raise
-        return None
-    return None if answer is None else str(answer)

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 import msgspec
+import psycopg
 
 from tidemill.stores.contract import (
     Commit,
@@ -25,8 +26,8 @@ from tidemill.stores.contract import (
     Tail,
     VersionConflict,
 )
-from tidemill.stores.postgres.database import SQL, Bigints, Byteas, Readers, Texts
-from tidemill.stores.postgres.jobs import Jobs
+from tidemill.stores.postgres.database import LEASE_LOST, SQL, Bigints, Byteas, Link, Readers, Texts
+from tidemill.stores.postgres.jobs import Numbers, add_jobs, job_arrays
 from tidemill.stores.postgres.rows import RowArrays
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -58,7 +59,7 @@ def waves(commits: Sequence[Commit], *, by_tenant: bool = False) -> Iterator[Seq
 class Wave:
     """The arrays of commits on distinct streams, and what their answer means."""
 
-    def __init__(self, commits: Sequence[Commit], jobs: Jobs) -> None:
+    def __init__(self, commits: Sequence[Commit], numbers: Numbers) -> None:
         # Every process locks streams in the order of their names.
         order = sorted(range(len(commits)), key=lambda number: _name(commits[number])) if len(commits) > 1 else [0]
         self._order = order
@@ -71,17 +72,34 @@ class Wave:
         self.now_ms = 0
         self.freed = False
         self.tenant = commits[0].stream.tenant
-        self._cached = jobs
+        self._numbers = numbers
         self._sent: list[Any] = []
 
     @property
     def values(self) -> list[Any]:
         """The arrays; made once, because a call may be repeated."""
         if not self._sent:
-            self._sent = self._values(self._cached)
+            self._sent = self._values()
         return self._sent
 
-    def hop(self) -> list[Any] | None:
+    async def apply(self, link: Link, head: tuple[Any, ...]) -> str | bytes:
+        """Apply the commits in a transaction of their own."""
+        hop = self._hop()
+        if hop is not None:
+            try:
+                answer = await link.call(SQL["apply_hop"], (*head, *hop))
+            except psycopg.Error as error:
+                if error.sqlstate != LEASE_LOST:
+                    raise
+                answer = None
+            if answer is not None:
+                return answer
+            # It was refused, for which there may be several reasons.
+        answer = await link.call(SQL["apply"], (*head, *self.values))
+        assert answer is not None, "it answers a text"
+        return answer
+
+    def _hop(self) -> list[Any] | None:
         """The values of the most frequent commit, which needs no arrays; None for any other."""
         commit = self._commits[0]
         if len(self._commits) > 1 or not commit.expected or len(commit.acks) != 1 or len(commit.jobs) > 1:
@@ -95,10 +113,10 @@ class Wave:
             return [*values, None, 0, 0, 0, 0, None]
         (job,) = commit.jobs
         self._placed[0] = 1, job
-        lane = self._cached.lane(commit.stream.tenant, job)
+        lane = self._numbers[job.queue, commit.stream.tenant, job.caps, job.priority]
         return [*values, job.key, lane, int(bool(job.caps)), job.ready_at_ms, int(job.key in commit.keep), job.body]
 
-    def _values(self, cached: Jobs) -> list[Any]:
+    def _values(self) -> list[Any]:
         heads: list[Any] = [Texts() for _ in range(3)]
         tenants, kinds, keys = heads
         expected, new, counts, lease_ms = Bigints(), Bigints(), Bigints(), Bigints()
@@ -106,7 +124,7 @@ class Wave:
         snapshots: tuple[Any, Any, Any] = (Bigints(), Bigints(), Byteas())
         removals: tuple[Any, Any, Any] = (Bigints(), Texts(), Bigints())
         rows = RowArrays()
-        jobs = cached.arrays()
+        jobs = job_arrays()
         for number, commit in enumerate(self._commits, 1):
             tenant, kind, key = commit.stream
             tenants.append(tenant)
@@ -135,7 +153,7 @@ class Wave:
             for name in commit.withdraw:
                 _add(removals, number, name, 1)
             if commit.jobs:
-                cached.add(jobs, self._placed, number, commit, self._first_places[number - 1])
+                add_jobs(jobs, self._placed, number, commit, self._first_places[number - 1], self._numbers)
         # Of several writings of a row the last one counts, so they are told in the order of the commits.
         for _, number in sorted(zip(self._order, range(1, len(self._order) + 1), strict=True)):
             commit = self._commits[number - 1]
@@ -156,7 +174,7 @@ class Wave:
             *rows.arrays,
         ]
 
-    def results(self, answer: str) -> list[CommitResult]:
+    def results(self, answer: str | bytes) -> list[CommitResult]:
         """What the commits have come to, in the order in which they were given."""
         self.now_ms, codes, versions, lost, kept, tokens, self.freed = _answer(answer)
         lost_keys: dict[int, dict[str, None]] = {}

@@ -12,10 +12,15 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 import msgspec
 import psycopg
 from psycopg import sql
+from psycopg.generators import fetch
+from psycopg.pq import ExecStatus
+from psycopg.rows import TupleRow
 from psycopg.types.numeric import IntDumper
 
 from tidemill.errors import Rejected
@@ -27,16 +32,20 @@ from tidemill.stores.postgres.writer import Head, Session
 from tidemill.stores.statements import (
     CONFLICT,
     NONDETERMINISTIC,
+    AnswerRows,
     StatementSerializer,
     answer_of,
     is_several,
     refusal,
-    rows_of,
     table_refusal,
     to_json,
     tokens,
     with_placeholders,
 )
+
+if TYPE_CHECKING:
+    from psycopg.abc import PQGen
+    from psycopg.pq.abc import PGresult
 
 TIME_MAX_MS = 200
 """A statement holds locks that others may wait for."""
@@ -100,6 +109,31 @@ _CATALOGS = frozenset(
 )
 """What the checks themselves read, with their indexes."""
 OWN = "statement_tables"
+
+
+class RowByRow(psycopg.AsyncCursor[TupleRow]):
+    """Streams the answer of any statement, also an empty one, and records how many rows it changed."""
+
+    changed = 0
+
+    def _stream_fetchone_gen(self, first: bool) -> PQGen[PGresult | None]:
+        result: PGresult | None = yield from fetch(self._pgconn)
+        if result is None:
+            return None
+        if result.status == ExecStatus.SINGLE_TUPLE:
+            self.pgresult = result
+            self._tx.set_pgresult(result, set_loaders=first)
+            if first:
+                self._make_row = self._make_row_maker()
+            return result
+        if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK, ExecStatus.EMPTY_QUERY):
+            self._raise_for_result(result)
+        # The command status is `INSERT 0 3` or, without a change, `SELECT 3`.
+        if (result.command_status or b"").startswith((b"INSERT ", b"UPDATE ", b"DELETE ", b"MERGE ")):
+            self.changed = result.command_tuples or 0
+        while (yield from fetch(self._pgconn)):
+            pass
+        return None
 
 
 class Statements:
@@ -209,14 +243,14 @@ class Statements:
             raise refusal(f"the parameter {name!r} is missing", f"add {name} to parameters") from None
         local = sql.SQL("SET LOCAL search_path = {}; SET LOCAL statement_timeout = {}; SET LOCAL enable_seqscan = on")
         await connection.execute(local.format(sql.Identifier(self._schema), TIME_MAX_MS), prepare=False)
-        cursor = connection.cursor()
+        cursor, rows = RowByRow(connection), AnswerRows()
         # Integers as small as they are: a function may take no other.
         cursor.adapters.register_dumper(int, IntDumper)
         try:
-            async with connection.transaction():
-                # A prepared statement is one statement.
-                await cursor.execute(text.encode(), parameters, prepare=True)
-                rows = await cursor.fetchall() if cursor.description else []
+            # What is streamed is one statement; the rest of an answer that is too large is not read.
+            async with connection.transaction(), aclosing(cursor.stream(text.encode(), parameters)) as found:  # type: ignore[type-var]
+                async for row in found:
+                    rows.add([to_json(value) for value in row])
         except psycopg.errors.QueryCanceled:
             hint = "make it smaller, or use a database of the operator's"
             raise refusal(f"it takes more than {TIME_MAX_MS} ms", hint) from None
@@ -234,9 +268,7 @@ class Statements:
         await connection.execute(back.format(sql.Identifier(self._place.schema)), prepare=False)
         await self._check_tables(connection, statement, changes_tables)
         columns = tuple(column.name for column in cursor.description or ())
-        done = (cursor.statusmessage or "").startswith(("INSERT ", "UPDATE ", "DELETE "))
-        plain = rows_of([[to_json(value) for value in row] for row in rows])
-        return answer_of(columns, plain, cursor.rowcount if done else 0, "encode({}, 'hex')")
+        return answer_of(columns, rows.rows, cursor.changed, "encode({}, 'hex')")
 
     async def _check_text(self, connection: Connection, text: str) -> bool:
         """Refuse what a statement may not be or call; whether it changes tables."""

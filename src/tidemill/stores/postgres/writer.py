@@ -1,4 +1,4 @@
-"""Group commit: one connection of a process commits everything that has gathered, in one call.
+"""Fenced calls: each happens once, or its caller knows that its outcome is unknown.
 
 A call carries the id and the epoch of its session. When its connection is cut, the outcome is unknown: the next
 connection raises the epoch, which waits for a call that is still being executed and keeps one that arrives late from
@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import msgspec
 import psycopg
 
 from tidemill.errors import StoreUnusable, TidemillError, Unavailable
-from tidemill.stores.contract import Commit, CommitResult
 from tidemill.stores.postgres.database import (
     PATIENCE_SECONDS,
     READ_ONLY,
@@ -34,8 +32,6 @@ from tidemill.stores.postgres.database import (
 
 T = TypeVar("T")
 
-GATHERED_MAX = 64
-"""Calls per transaction; each may hold many commits."""
 CONFLICTS_MAX = 20
 NO_PARTITION = "23514"
 
@@ -60,10 +56,16 @@ class Session:
         batch, until, conflicts, cut = self._batch, time.monotonic() + PATIENCE_SECONDS, 0, False
         while True:
             try:
-                answer = await self._resume(batch if cut else 0, until - time.monotonic())
-                if answer is not None and read_back is not None:
-                    return read_back(answer)
+                if not self._is_current():
+                    answer = await self._resume(batch if cut else 0, until - time.monotonic())
+                    if answer is not None and read_back is not None:
+                        return read_back(answer)
                 return await run((self._id, self._epoch, batch))
+            except asyncio.CancelledError:
+                # The next call fences this one, and gives back what it has leased.
+                self._unheard = batch
+                await self.link.drop()
+                raise
             except Unavailable:
                 self._unheard = batch if cut else self._unheard
                 raise
@@ -95,11 +97,12 @@ class Session:
                     continue
                 raise translate_error(error, self.link.place) from error
 
+    def _is_current(self) -> bool:
+        connection = self.link.connection
+        return connection is not None and connection is self._connected and self._id > 0 and not connection.closed
+
     async def _resume(self, unknown: int, seconds: float) -> str | None:
         """Have a connection and a session. Answers what the call with an unknown outcome has left, if it committed."""
-        connection = self.link.connection
-        if connection is not None and connection is self._connected and self._id and not connection.closed:
-            return None
         connection = await self.link.reconnect(max(seconds, 0.1))
         stored: tuple[int, str] | None = None
         if self._id:
@@ -131,85 +134,3 @@ class Session:
                 await self.link.fetch(SQL["leave"], (self._id,))
         self._id = 0
         await self.link.drop()
-
-
-class _Pending(msgspec.Struct):
-    commits: Sequence[Commit]
-    future: asyncio.Future[list[CommitResult]]
-
-
-Apply = Callable[[Session, Sequence[Commit]], Awaitable[list[CommitResult]]]
-
-
-class Writer:
-    """Gathers commits while earlier ones are under way."""
-
-    def __init__(self, session: Session, apply: Apply) -> None:
-        self.session, self._apply = session, apply
-        self._queue: list[_Pending] = []
-        self._task: asyncio.Task[None] | None = None
-        self._closed = False
-        self.transactions = 0
-
-    def submit(self, commits: Sequence[Commit]) -> asyncio.Future[list[CommitResult]]:
-        if self._closed:
-            raise Unavailable("the store is closed")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[CommitResult]] = loop.create_future()
-        self._queue.append(_Pending(commits, future))
-        if self._task is None:
-            self._task = loop.create_task(self._run(), name="tidemill-commits")
-        return future
-
-    async def exclusive(self, run: Callable[[Session], Awaitable[T]]) -> T:
-        """Write something that is not a plain commit, in turn with them; a caller who is cancelled does not stop it."""
-        if self._closed:
-            raise Unavailable("the store is closed")
-
-        async def in_turn() -> T:
-            async with self.session.turn:
-                return await run(self.session)
-
-        return await asyncio.shield(asyncio.ensure_future(in_turn()))
-
-    async def close(self) -> None:
-        self._closed = True
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
-        async with self.session.turn:
-            await self.session.close()
-
-    async def _run(self) -> None:
-        try:
-            while self._queue:
-                batch, self._queue = self._queue[:GATHERED_MAX], self._queue[GATHERED_MAX:]
-                async with self.session.turn:
-                    await self._write(batch)
-        finally:
-            self._task = None
-
-    async def _write(self, batch: list[_Pending]) -> None:
-        commits: Any = batch[0].commits if len(batch) == 1 else [each for one in batch for each in one.commits]
-        try:
-            results = await self._apply(self.session, commits)
-        except Exception as error:
-            if len(batch) == 1 or isinstance(error, Unavailable):
-                for each in batch:
-                    _fail(each, error)
-                return
-            # One by one, so that only the calls fail that cannot be written.
-            for each in batch:
-                await self._write([each])
-            return
-        self.transactions += 1
-        start = 0
-        for each in batch:
-            end = start + len(each.commits)
-            if not each.future.done():
-                each.future.set_result(results[start:end])
-            start = end
-
-
-def _fail(pending: _Pending, error: Exception) -> None:
-    if not pending.future.done():
-        pending.future.set_exception(error)

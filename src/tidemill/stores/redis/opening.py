@@ -22,8 +22,8 @@ from tidemill.errors import Rejected, TidemillError, Unavailable, rejected
 from tidemill.stores.redis.database import (
     CALL_SECONDS,
     CONNECT_SECONDS,
-    PARTITIONS_MAX,
     VERSION_MIN,
+    Address,
     Answer,
     Argument,
     Connection,
@@ -62,33 +62,42 @@ async def enter(nodes: Nodes) -> Entered:
     """Check the server and open the store, which is made if it does not exist."""
     place = nodes.place
     try:
-        made = await _reach(nodes)
-        try:
-            refuse_unfit(place, await _facts(made), nodes.warnings)
-        finally:
-            made.close()
+        refuse_unfit(place, await _reached(nodes), nodes.warnings)
         return await _enter(nodes)
     except (Answer, Cut, OSError, TimeoutError) as error:
         raise translate(error, place, opened=False) from error
 
 
-async def _reach(nodes: Nodes) -> Connection:
-    """A connection to the first address that answers."""
-    for number in range(len(nodes.place.addresses), 0, -1):
+async def _reached(nodes: Nodes) -> dict[str, str]:
+    """What the first server says that answers and takes writes, else the last of those that the URL names.
+
+    After a failover the first one may be a replica.
+    """
+    for left in reversed(range(len(nodes.place.addresses))):
         try:
-            return await connect(nodes.place, nodes.of(0))
+            facts = await _asked(nodes.place, nodes.of(0))
+            if not left or facts.get("role", "master") == "master":
+                return facts
         except (Cut, OSError, TimeoutError):
-            if number == 1:
+            if not left:
                 raise
-            nodes.failed(0)
+        nodes.failed(0)
     raise AssertionError
+
+
+async def _asked(place: Place, address: Address) -> dict[str, str]:
+    made = await connect(place, address)
+    try:
+        return await _facts(made)
+    finally:
+        made.close()
 
 
 async def recorded(place: Place) -> Entered | None:
     """The store at a place, if there is one."""
     nodes = Nodes(place)
     try:
-        (await _reach(nodes)).close()
+        await _reached(nodes)
         link = Link(nodes, 0)
         try:
             return await _open(Partition(nodes, 0), link, "", 0)
@@ -275,20 +284,27 @@ def refuse_unfit(place: Place, facts: dict[str, str], warnings: dict[str, None])
             warnings[f"{told} ({setting.what_to_do})"] = None
 
 
-async def settings_report(nodes: Nodes, partitions: int) -> list[Setting]:
-    """The settings of every server that serves a partition."""
-    found: list[Setting] = []
-    addresses = dict.fromkeys(nodes.of(number) for number in range(min(partitions, PARTITIONS_MAX)))
-    for address in addresses:
-        try:
-            made = await connect(nodes.place, address)
-            try:
-                found += settings_of(await _facts(made))
-            finally:
-                made.close()
-        except (Answer, Cut, OSError, TimeoutError) as error:
-            raise translate(error, nodes.place) from error
-    return found
+async def settings_report(place: Place) -> list[Setting]:
+    """The settings of the server, or of every one that serves hash slots."""
+    nodes = Nodes(place)
+    try:
+        facts = await _reached(nodes)
+        found = settings_of(facts)
+        if facts.get("cluster_enabled") == "1":
+            for address in await _primaries(place, nodes.of(0)):
+                found += settings_of(await _asked(place, address))
+        return list(dict.fromkeys(found))
+    except (Answer, Cut, OSError, TimeoutError) as error:
+        raise translate(error, place) from error
+
+
+async def _primaries(place: Place, address: Address) -> set[Address]:
+    made = await connect(place, address)
+    try:
+        ranges = await made.call("CLUSTER", "SLOTS")
+    finally:
+        made.close()
+    return {(primary[0].decode() or address[0], primary[1]) for _, _, primary, *_ in ranges}
 
 
 # Blobs

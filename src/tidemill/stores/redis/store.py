@@ -41,6 +41,7 @@ from tidemill.stores.contract import (
     check,
 )
 from tidemill.stores.followers import Followers
+from tidemill.stores.gathered_calls import GatheredCalls
 from tidemill.stores.optional import Finding
 from tidemill.stores.redis import jobs as stored_jobs
 from tidemill.stores.redis import rows as stored_rows
@@ -48,7 +49,7 @@ from tidemill.stores.redis.database import Argument, Nodes, Place
 from tidemill.stores.redis.followers import LOOK_EVERY_MS, Hints
 from tidemill.stores.redis.opening import SideConnection, enter, missing_store, recorded, settings_report
 from tidemill.stores.redis.scripts import Head, Partition, Session, partition_of, root_of, script
-from tidemill.stores.redis.streams import Applied, Asked, Gathered, forget, load, streams_of
+from tidemill.stores.redis.streams import Applied, Asked, forget, load, streams_of
 from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, ServerClock, Waiters, rest
 
 LOG = logging.getLogger(__name__)
@@ -71,8 +72,8 @@ class _Part:
         async def read(asked: list[Asked]) -> list[Tail]:
             return await load(partition, store.id, asked)
 
-        self.commits = Gathered(apply)
-        self.loads = Gathered(read, at_once=2)
+        self.commits = GatheredCalls(apply)
+        self.loads = GatheredCalls(read, at_once=2)
 
     async def close(self) -> None:
         await self.commits.close()
@@ -137,7 +138,6 @@ class RedisStore:
 
     async def diagnose(self) -> list[Finding]:
         """The settings of the servers that decide what survives."""
-        nodes, partitions = Nodes(self.place), len(self._parts) or 1
         return [
             Finding(
                 CODES.get(setting.name, setting.name),
@@ -146,7 +146,7 @@ class RedisStore:
                 setting.what_to_do,
                 "store",
             )
-            for setting in await settings_report(nodes, partitions)
+            for setting in await settings_report(self.place)
         ]
 
     def now_ms(self) -> int:
@@ -185,8 +185,9 @@ class RedisStore:
         parts = self._opened()
         if not commits:
             return []
-        if any(commit.statements for commit in commits):
-            return [await self._commit_or_refuse(commit) for commit in commits]
+        for commit in commits:
+            if commit.statements:
+                return [await self._commit_or_refuse(each) for each in commits]
         if len(parts) == 1:
             return await parts[0].commits.submit(list(commits))
         return await self._commit_in_parts(commits)

@@ -1,13 +1,11 @@
-"""Streams: commits as the flat arguments of one call, what gathers while one is under way, loads."""
+"""Streams: commits as the flat arguments of one call, loads."""
 
 from __future__ import annotations
 
-import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from tidemill.errors import Unavailable
 from tidemill.stores.contract import (
     Commit,
     CommitResult,
@@ -34,15 +32,9 @@ from tidemill.stores.redis.scripts import (
     script,
 )
 
-GATHERED_MAX = 256
-"""Calls that are answered together."""
-
 _HEADER = struct.Struct(">IqIqIIIIIII").pack
 RECORDS_MAX = 100
 """Records of a commit by the quicker script."""
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class Applied:
@@ -88,7 +80,9 @@ class Applied:
                 kept = [lease for each in self._results(reply) if isinstance(each, Committed) for lease in each.kept]
                 await release(self._partition, head, kept, 0)
 
-        settlement = Settlement(_nothing(self._partition, head), undo)
+        def settlement() -> Settlement:
+            return Settlement(_nothing(self._partition, head), undo)
+
         hop = self._hop(head)
         if hop is not None:
             return self._results(await session.call(hop, settlement, lambda: self._call(head)))
@@ -173,73 +167,8 @@ async def forget(session: Session, head: Head, stream: Stream, expected: int | N
     keys = (*part.of_writes, part.records(name), part.rest(name))
     async with session.turn:
         # It leases nothing, so nothing has to be undone.
-        settlement = Settlement(_nothing(part, head))
-        return bool(await session.call(Call(script("forget"), keys, head, arguments), settlement))
-
-
-# Gathering
-
-
-class Gathered(Generic[T, R]):
-    """Calls that arrive while others are under way are answered together, by the next one."""
-
-    def __init__(self, run: Callable[[list[T]], Awaitable[list[R]]], *, at_once: int = 1) -> None:
-        self._run_together, self._at_once = run, at_once
-        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._running = 0
-        self._closed = False
-
-    async def submit(self, call: T) -> R:
-        if self._closed:
-            raise Unavailable("the store is closed")
-        if self._running < self._at_once:
-            # Nothing to gather with: the caller's own task does it, which saves turns of the loop.
-            self._running += 1
-            try:
-                return (await self._run_together([call]))[0]
-            finally:
-                if self._waiting:
-                    self._start()
-                else:
-                    self._running -= 1
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((call, future))
-        return await future
-
-    def _start(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(), name="tidemill-redis")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def close(self) -> None:
-        self._closed = True
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                batch, self._waiting = self._waiting[:GATHERED_MAX], self._waiting[GATHERED_MAX:]
-                await self._answer(batch)
-        finally:
-            self._running -= 1
-
-    async def _answer(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
-        try:
-            results = await self._run_together([call for call, _ in batch])
-        except Exception as error:
-            if len(batch) > 1 and not isinstance(error, Unavailable):
-                # One by one, so that only the calls fail that cannot be done.
-                for each in batch:
-                    await self._answer([each])
-                return
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        for (_, future), result in zip(batch, results, strict=True):
-            if not future.done():
-                future.set_result(result)
+        call = Call(script("forget"), keys, head, arguments)
+        return bool(await session.call(call, lambda: Settlement(_nothing(part, head))))
 
 
 # Reading

@@ -11,9 +11,10 @@ import asyncio
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import apsw
@@ -28,10 +29,10 @@ from tidemill.stores.sqlite.writer import Operation, Transaction
 from tidemill.stores.statements import (
     CONFLICT,
     NONDETERMINISTIC,
+    AnswerRows,
     StatementSerializer,
     answer_of,
     refusal,
-    rows_of,
     table_refusal,
 )
 
@@ -81,12 +82,15 @@ FUNCTIONS = frozenset(
         *("lower", "ltrim", "octet_length", "printf", "quote", "replace", "rtrim", "substr", "substring", "trim"),
         *("unicode", "upper", "date", "datetime", "julianday", "strftime", "time", "timediff", "unixepoch"),
         *("random", "->", "->>", "json", "json_array", "json_array_length", "json_extract", "json_group_array"),
-        *("json_group_object", "json_insert", "json_object", "json_patch", "json_quote", "json_remove"),
+        *("json_group_object", "json_insert", "json_object", "json_quote", "json_remove"),
         *("json_replace", "json_set", "json_type", "json_valid", "cume_dist", "dense_rank", "first_value", "lag"),
         *("last_value", "lead", "nth_value", "ntile", "percent_rank", "rank", "row_number"),
     )
 )
-"""Functions that take little time over values of `VALUE_BYTES_MAX` bytes; `instr`, `like` and `replace` are ours."""
+"""Functions that take little time over values of `VALUE_BYTES_MAX` bytes; `instr`, `like`, `replace`, `trim` are ours.
+`json_patch` is missing: its time grows with the square of its arguments."""
+FUNCTIONS_MAX = 500
+"""Calls of functions in the text of a statement: SQLite looks at the clock only where a loop ends."""
 TABLE_FUNCTIONS = frozenset(("json_each", "json_tree"))
 RESERVED = ("sqlite_", "pragma_", "tidemill_")
 """Prefixes of names that statements may not use: SQLite's own tables, and tables of later versions of the store."""
@@ -105,6 +109,8 @@ class Statements:
         self._turns = StatementSerializer()
         self._one_at_a_time: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._free_at = 0.0
+        self._busy_until = self._until = math.inf
+        """When the statement that is executed has had its processor time, and its time at all."""
         self._prepared: apsw.Connection | None = None
         self._modules: set[str] = set()
         """Names of virtual tables that every connection has."""
@@ -234,7 +240,7 @@ class Statements:
         began = time.monotonic()
         try:
             if connection is not self._prepared:
-                _replace_functions(connection)
+                self._replace_functions(connection)
                 modules: Any = connection.execute("SELECT name FROM pragma_module_list").fetchall()
                 self._modules, self._prepared = {name.lower() for (name,) in modules}, connection
             with self._locks.surviving(statement.effect_key) if statement.effect_key else nullcontext(True) as survived:
@@ -251,13 +257,15 @@ class Statements:
         tables = dict(before_it)
         reasons: list[str] = []
         done: list[tuple[str, ...]] = []
-        operations: set[int] = set()
+        operations: Counter[int] = Counter()
 
         def allowed(operation: int, first: str | None, second: str | None, schema: str | None, _by: str | None) -> int:
-            operations.add(operation)
+            operations[operation] += 1
             reason = self._why_denied(operation, (first, second), schema, statement, tables)
             if operation == apsw.SQLITE_REINDEX and apsw.SQLITE_CREATE_INDEX not in operations:
                 reason = "indexes are not rebuilt: it would rebuild the store's own"
+            if operations[apsw.SQLITE_FUNCTION] > FUNCTIONS_MAX:
+                reason = f"it calls functions in more than {FUNCTIONS_MAX} places"
             if reason:
                 reasons.append(reason)
             elif operation == apsw.SQLITE_CREATE_TABLE:
@@ -269,22 +277,23 @@ class Statements:
             done.append(tuple(column[0] for column in cursor.get_description()))
             return len(done) == 1
 
-        busy_until, memory = time.thread_time() + TIME_MAX_MS / 1000, apsw.memory_used() + MEMORY_BYTES_MAX
-        deadline = time.monotonic() + WALL_TIME_MAX_MS / 1000
+        self._busy_until, memory = time.thread_time() + TIME_MAX_MS / 1000, apsw.memory_used() + MEMORY_BYTES_MAX
+        self._until = time.monotonic() + WALL_TIME_MAX_MS / 1000
         before = connection.total_changes()
-        cursor = connection.cursor()
+        cursor, rows = connection.cursor(), AnswerRows()
         cursor.exec_trace = traced
         connection.authorizer = allowed
         connection.set_progress_handler(
-            lambda: time.thread_time() > busy_until or time.monotonic() > deadline or apsw.memory_used() > memory,
+            lambda: self._is_over() or apsw.memory_used() > memory,
             PROGRESS_STEPS,
         )
         longest = connection.limit(apsw.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
         try:
-            rows = rows_of(cursor.execute(statement.text, parameters, can_cache=False))
+            for row in cursor.execute(statement.text, parameters, can_cache=False):
+                rows.add(row)
         except apsw.ExecTraceAbort:
             raise refusal("more than one statement was given", "give each of them a node of its own") from None
-        except apsw.InterruptError:
+        except (apsw.InterruptError, _OutOfTime):
             message = (
                 f"it takes more than {TIME_MAX_MS} ms or {MEMORY_BYTES_MAX >> 20} MiB, and everything else waits for it"
             )
@@ -303,10 +312,38 @@ class Statements:
             connection.limit(apsw.SQLITE_LIMIT_LENGTH, longest)
             connection.authorizer = None
             connection.set_progress_handler(None)
+            self._busy_until = self._until = math.inf
             cursor.close()
-        if operations & _SCHEMA_CHANGES:
+        if operations.keys() & _SCHEMA_CHANGES:
             _note_tables(connection, before_it, statement.owner)
-        return answer_of(done[0] if done else (), rows, connection.total_changes() - before)
+        return answer_of(done[0] if done else (), rows.rows, connection.total_changes() - before)
+
+    def _replace_functions(self, connection: apsw.Connection) -> None:
+        """Replace functions whose own versions take quadratic or exponential time over hostile values."""
+        functions: list[tuple[str, Any, int]] = [
+            ("like", _like, 2),
+            ("like", _like, 3),
+            ("instr", _instr, 2),
+            ("replace", _replace, 3),
+            ("trim", partial(_trim, left=True, right=True), 2),
+            ("ltrim", partial(_trim, left=True), 2),
+            ("rtrim", partial(_trim, right=True), 2),
+        ]
+        for name, function, arguments in functions:
+            connection.create_scalar_function(name, partial(self._timed, function), arguments, deterministic=True)
+
+    def _timed(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call one of our functions while the statement has time: between two of them SQLite does not look."""
+        if self._is_over():
+            raise _OutOfTime
+        return function(*arguments)
+
+    def _is_over(self) -> bool:
+        return time.thread_time() > self._busy_until or time.monotonic() > self._until
+
+
+class _OutOfTime(Exception):
+    """A statement has had its processor time."""
 
 
 def _tables(connection: apsw.Connection) -> dict[str, str | None]:
@@ -326,18 +363,6 @@ def _note_tables(connection: apsw.Connection, before: Mapping[str, str | None], 
     for name in after - before.keys():
         if not name.startswith("sqlite_"):
             connection.execute("INSERT OR REPLACE INTO statement_tables VALUES (?, ?)", (name, owner))
-
-
-def _replace_functions(connection: apsw.Connection) -> None:
-    """Replace functions whose own versions take quadratic or exponential time over hostile values."""
-    functions: list[tuple[str, Any, int]] = [
-        ("like", _like, 2),
-        ("like", _like, 3),
-        ("instr", _instr, 2),
-        ("replace", _replace, 3),
-    ]
-    for name, function, arguments in functions:
-        connection.create_scalar_function(name, function, arguments, deterministic=True)
 
 
 def _like(pattern: Any, value: Any, escape: Any = None) -> int | None:
@@ -368,14 +393,30 @@ def _like_pattern(pattern: str, escape: str | None) -> re.Pattern[str]:
     return re.compile(f"{first}{inner}.*{middle[-1]}", _LIKE_FLAGS)
 
 
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
 def _instr(value: Any, part: Any) -> int | None:
-    return None if value is None or part is None else str(value).find(str(part)) + 1
+    return None if value is None or part is None else _text(value).find(_text(part)) + 1
+
+
+def _trim(value: Any, characters: Any, *, left: bool = False, right: bool = False) -> str | None:
+    if value is None or characters is None:
+        return None
+    text, removed = _text(value), frozenset(_text(characters))
+    start, stop = 0, len(text)
+    while left and start < stop and text[start] in removed:
+        start += 1
+    while right and stop > start and text[stop - 1] in removed:
+        stop -= 1
+    return text[start:stop]
 
 
 def _replace(value: Any, part: Any, by: Any) -> str | None:
     if value is None or part is None or by is None:
         return None
-    text, part, by = str(value), str(part), str(by)
+    text, part, by = _text(value), _text(part), _text(by)
     if not part:
         return text
     if len(text) + text.count(part) * (len(by) - len(part)) > VALUE_BYTES_MAX:

@@ -65,6 +65,7 @@ async def test_a_key_cannot_take_the_run_of_a_due_time(http: httpx2.AsyncClient)
         ("POST", "/schedules", {**NIGHTLY, "overlap": "no", "catch_up": 3}, 422, {"/overlap", "/catch_up"}),
         ("POST", "/schedules", {**NIGHTLY, "workflow": "nope"}, 404, {"/workflow"}),
         ("POST", "/schedules", {**NIGHTLY, "every": "5m"}, 422, {"/cron"}),
+        ("POST", "/schedules", {**NIGHTLY, "paused": "no", "start_at": 3}, 422, {"/paused", "/start_at"}),
         ("PATCH", "/schedules/nope", {}, 404, {"/name"}),
         ("GET", "/schedules/nope", None, 404, {"/name"}),
         ("GET", "/schedules?term=x", None, 422, {"/terms/0"}),

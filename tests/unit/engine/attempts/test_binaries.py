@@ -6,6 +6,7 @@ import asyncio
 import io
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.fixtures.operator import operator, pass_days
 from tidemill.blobs.contract import BlobMissing, digest_of
 from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import engine_at
+from tidemill.engine.attempts import results
 from tidemill.engine.attempts.results import unknown_file
 from tidemill.handlers.contract import Blob, Done, Handler, NodeContext
 from tidemill.kernel.events import NodeCompleted
@@ -236,6 +238,28 @@ def test_outputs_cannot_make_up_a_file() -> None:
         view = mill.run({**flow({"id": "a", "type": "value"}), "outputs": {"file": MADE_UP}}, timeout_s=20)
     assert view.error is not None
     assert (view.status, "blob_unknown" in str(view.error)) == ("FAILED", True)
+
+
+@simulated
+async def test_values_with_many_files_are_looked_through_once(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not once for each file, nor for each item that passes one on."""
+    process = await mill.process()
+    files = [await process.engine.put_blob(b"%d" % number) for number in range(600)]
+    looked: Counter[bytes] = Counter()
+    found = results.files_in
+    monkeypatch.setattr(results, "files_in", lambda text: looked.update([text]) or found(text))
+    reads, get = Counter[str](), mill.blobs.get
+
+    async def counted(tenant: str, digest: str) -> bytes:
+        reads[digest] += 1
+        return await get(tenant, digest)
+
+    monkeypatch.setattr(mill.blobs, "get", counted)
+    passed = {"id": "all", "type": "value", "config": "{{ inputs.files }}"}
+    items = {"id": "each", "type": "value", "config": "{{ item }}", "map": {"over": "{{ inputs.files }}"}}
+    view = await process.end(await process.start(flow(passed, items), {"files": files}))
+    assert view.outputs == {"all": files, "each": files}
+    assert max(looked.values()) <= 4 and max(reads.values()) <= 4, (looked.most_common(1), reads.most_common(1))
 
 
 @simulated

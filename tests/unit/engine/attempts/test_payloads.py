@@ -15,8 +15,10 @@ from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.memory import MemoryBlobs
-from tidemill.engine.attempts.rendering import Values, shared_value, text_of
+from tidemill.engine.attempts import attempt
+from tidemill.engine.attempts.rendering import Held, Values, check_memory, shared_value, text_of
 from tidemill.errors import Unavailable
+from tidemill.expressions.errors import ExpressionError
 from tidemill.kernel.events import (
     INLINE_BYTES_MAX,
     BlobRef,
@@ -46,6 +48,24 @@ async def test_an_output_over_64_kib_becomes_a_blob(mill: Cluster, length: int, 
         body = await mill.blobs.get(TENANT, completed.output.digest)
         assert (len(body), digest_of(body)) == (length + 2, completed.output.digest)
         assert completed.output.size == completed.size == length + 2
+
+
+@simulated
+async def test_a_run_with_much_output_keeps_only_short_values_in_its_state(
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "STATE_BYTES_MAX", 1_000)
+    worker = await mill.process()
+    chain = document(
+        node("a", config="y" * 2_000),
+        node("b", config="{{ a.output }}", dependencies=["a"]),
+        node("c", config="{{ b.output | length }}", dependencies=["b"]),
+        node("m", config="{{ b.output }}", dependencies=["c"], map={"over": [1, 2]}),
+    )
+    run = await worker.run(chain)
+    assert run.outputs == {"m": ["y" * 2_000] * 2}
+    kept = {event.node: type(event.output) for event in await mill.of(run.run_id, NodeCompleted) if event.index < 0}
+    assert kept == {"a": bytes, "b": BlobRef, "c": bytes, "m": BlobRef}
 
 
 @simulated
@@ -341,11 +361,11 @@ def test_an_inline_value_needs_nothing() -> None:
 async def test_what_is_held_is_bounded() -> None:
     blobs = SlowBlobs()
     digests = [await blobs.put(TENANT, bytes([65 + i]) * 100) for i in range(10)]
-    values = Values(blobs, bytes_max=350)
+    values = Values(blobs, bytes_max=700)
     for digest in digests:
         fetched = await values.fetch(TENANT, [digest])
         assert fetched[digest].text
-        assert sum(len(held.text) for held in values._held.values()) == values._bytes <= 350
+        assert sum(held.memory for held in values._held.values()) == values._bytes <= 700
     assert values.known(TENANT, digests[-3:]) is not None
     assert values.known(TENANT, digests[:1]) is None
 
@@ -353,7 +373,7 @@ async def test_what_is_held_is_bounded() -> None:
 async def test_what_is_used_stays_longest() -> None:
     blobs = SlowBlobs()
     digests = [await blobs.put(TENANT, bytes([65 + i]) * 100) for i in range(4)]
-    values = Values(blobs, bytes_max=300)
+    values = Values(blobs, bytes_max=600)
     await values.fetch(TENANT, digests[:3])
     assert values.known(TENANT, digests[:1]) is not None
     await values.fetch(TENANT, digests[3:])
@@ -367,16 +387,36 @@ async def test_many_that_load_one_value_at_once_count_it_once() -> None:
     values = Values(blobs, bytes_max=1_000)
     for _ in range(5):
         await asyncio.gather(*(values.fetch(TENANT, [digest]) for _ in range(8)))
-    assert values._bytes == 100 == sum(len(held.text) for held in values._held.values())
+    assert values._bytes == 200 == sum(held.memory for held in values._held.values())
 
 
-async def test_a_value_larger_than_all_room_is_still_given() -> None:
+async def test_a_value_larger_than_all_room_is_given_and_held_until_the_next() -> None:
     blobs = SlowBlobs()
-    digest = await blobs.put(TENANT, b"x" * 1_000)
-    values = Values(blobs, bytes_max=10)
+    digest, other = await blobs.put(TENANT, b"x" * 1_000), await blobs.put(TENANT, b"x" * 10)
+    values = Values(blobs, bytes_max=30)
     fetched = await values.fetch(TENANT, [digest])
     assert len(fetched[digest].text) == 1_000
-    assert values._bytes == 0
+    assert values.known(TENANT, [digest]) is not None
+    await values.fetch(TENANT, [other])
+    assert values._bytes == 20
+
+
+async def test_what_is_held_counts_as_what_it_becomes() -> None:
+    """A list of a million empty lists has three megabytes of text, and takes sixty."""
+    blobs = SlowBlobs()
+    short = await blobs.put(TENANT, b"[" + b"[]," * 1_000 + b"[]]")
+    values = Values(blobs, bytes_max=100_000)
+    fetched = await values.fetch(TENANT, [short, await blobs.put(TENANT, b"1")])
+    assert fetched[short].memory > 200_000
+    assert values.known(TENANT, [short]) is None
+
+
+def test_values_that_become_too_large_are_refused() -> None:
+    fetched = {"a": Held(b"[" + b"[]," * 1_000_000 + b"[]]")}
+    assert check_memory(fetched) is fetched
+    with pytest.raises(ExpressionError) as refused:
+        check_memory({**fetched, "b": fetched["a"], "c": fetched["a"]})
+    assert refused.value.code == "values_too_large"
 
 
 async def test_tenants_are_kept_apart() -> None:

@@ -24,15 +24,15 @@ def keeping(woken: list[str]) -> HandoverPolicy:
 
 
 def test_only_a_worker_that_is_alone_has_room_for_more(keeping: HandoverPolicy) -> None:
-    assert (keeping.free, keeping.room(RUN)) == (3, 0)
+    assert (keeping.free, keeping.room(RUN, keeping.free)) == (3, 0)
     keeping.is_only_worker = True
-    assert keeping.room(RUN) == 3
+    assert keeping.room(RUN, keeping.free) == 3
 
 
 def test_what_is_promised_is_not_promised_again(keeping: HandoverPolicy) -> None:
     keeping.is_only_worker = True
     keeping.reserve(5)
-    assert (keeping.free, keeping.room(RUN)) == (-2, 0)
+    assert (keeping.free, keeping.room(RUN, keeping.free)) == (-2, 0)
 
 
 def test_whoever_found_no_room_is_woken_when_a_promise_ends(keeping: HandoverPolicy, woken: list[str]) -> None:

@@ -136,6 +136,9 @@ def test_without_a_format_the_text_decides() -> None:
     assert read_document('  {"a": 1}', format=None) == {"a": 1}
     assert read_document("a: 1", format=None) == {"a": 1}
     assert read_document("{a: 1, b: on}", format=None) == {"a": 1, "b": "on"}
+    with pytest.raises(Rejected) as refused:
+        read_document('{"name": "x", }', format=None)
+    assert refused.value.code == "json_syntax", "a trailing comma is not read as YAML"
     assert problems('{"a": 1,,}')[0].code == "json_syntax"
     assert problems('{"a": 1, "a": 2}')[0].code == "duplicate_key"
 

@@ -166,6 +166,35 @@ async def test_what_an_unheard_commit_keeps_is_given_back(
     assert [(lease.key, lease.expired) for lease in await claimed(store)] == [("b", 0)]
 
 
+@pytest.mark.parametrize("steps", range(1, 5))
+async def test_what_a_cancelled_commit_keeps_is_given_back(store: PostgresStore, steps: int) -> None:
+    """The job is inserted or not; if it is, another worker need not wait for the end of a lease."""
+    await commit(store, None, jobs=(job("a"),))
+    assert await commit(store, 0, records=(b"1",), drop=("a",)) == Committed(version=1)
+    task = asyncio.create_task(commit(store, 1, records=(b"2",), jobs=(job("a"),), keep=("a",)))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await commit(store, None, jobs=(job("b"),))
+    (tail,) = await store.load({RUN: 0})
+    assert keys(await claimed(store)) == ["a", "b"][2 - tail.version :]
+
+
+async def test_prepared_statements_that_are_gone_are_prepared_again(store: PostgresStore) -> None:
+    await commit(store, 0, records=(b"1",))
+    await store._writing.link.fetch("DEALLOCATE ALL")
+    assert await commit(store, 1, records=(b"2",)) == Committed(version=2)
+
+
+async def test_a_request_larger_than_the_buffers_of_the_socket(store: PostgresStore) -> None:
+    large = b"x" * (48 << 20)
+    assert await commit(store, 0, records=(large,)) == Committed(version=1)
+    (tail,) = await store.load({RUN: 0})
+    assert tail.records == (large,)
+
+
 async def test_followers_and_waiting_claims_survive_a_cut(store: PostgresStore, proxy: Proxy) -> None:
     frames = asyncio.create_task(anext(aiter(store.follow(RUN, 0))))
     waiting = asyncio.create_task(claimed(store, wait_ms=LONG_MS))

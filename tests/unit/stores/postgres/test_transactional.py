@@ -13,6 +13,7 @@ from tests.conformance.stores.harness import RUN
 from tests.fixtures.servers.postgres_server import Server, given_or_running
 from tidemill.errors import Rejected
 from tidemill.stores.contract import Commit, Committed, LeasesLost, Statement, StatementRefused, VersionConflict
+from tidemill.stores.postgres import transactional
 from tidemill.stores.postgres.database import place_at
 from tidemill.stores.postgres.store import PostgresStore
 
@@ -151,3 +152,16 @@ async def test_values_and_names(store: PostgresStore) -> None:
     assert answer["rows"] == [{"a": "x%", "b": "z", "c": 1.5, "d": 12, "e": "2026-11-16"}]
     with pytest.raises(Rejected, match="missing"):
         await store.dry_run(Statement(text="SELECT :a", parameters=b"{}", owner="flow"))
+
+
+async def test_an_answer_that_is_too_large_is_not_read_to_its_end(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(transactional, "to_json", lambda value: read.append(value) or value)
+    many = Statement(text="SELECT generate_series(1, 100000) AS n", owner="flow")
+    with pytest.raises(Rejected, match="more than 10000 rows"):
+        await store.dry_run(many)
+    assert len(read) == 10_001
+    monkeypatch.undo()
+    assert (await store.dry_run(INSERT)).answer == b'{"rows":[{"n":7}],"count":1,"changed":1}'

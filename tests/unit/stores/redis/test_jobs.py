@@ -91,6 +91,27 @@ async def test_a_cap_that_is_full_is_passed(store: RedisStore) -> None:
     assert len(leases) == 250
 
 
+async def test_jobs_over_a_cap_under_many_keys_stop_no_other(store: RedisStore) -> None:
+    """A call passes a bounded number of lanes; the next ones serve other tenants, and continue behind those lanes."""
+    full = "workflow:w<=1"
+    await store.commit([Commit(stream=run("held", "crowd"), expected=None, jobs=(job("held", caps=(full,)),))])
+    assert len(await claimed(store, 1)) == 1
+    for start in range(0, 6_000, 1_000):
+        jobs = tuple(job(f"{index}", caps=(full, f"key:{index}<=1")) for index in range(start, start + 1_000))
+        await store.commit([Commit(stream=run(f"r{start}", "crowd"), expected=None, jobs=jobs)])
+    await store.commit([Commit(stream=run("r", "crowd"), expected=None, jobs=(job("behind"),))])
+    for number in range(3):
+        # It was served last, so that the crowd has the first turn.
+        await store.commit([Commit(stream=run(f"{number}", "small"), expected=None, jobs=(job(f"{number}"),))])
+        found = [lease.key for _ in range(2) for lease in await claimed(store, 4)]
+        assert f"{number}" in found
+    found = [lease.key for _ in range(8) for lease in await claimed(store, 4)]
+    assert found == ["behind"]
+    (first, *_) = await store.jobs(run("held", "crowd"))
+    await store.commit([Commit(stream=run("held", "crowd"), expected=None, acks=(("held", first.token),))])
+    assert [lease.key for _ in range(8) for lease in await claimed(store, 4)] == ["0"]
+
+
 async def test_due_times_are_moved_in_parts(server: PrivateServer) -> None:
     clock = ManualClock()
     store = RedisStore(place_at(server.emptied_store()), clock=clock)

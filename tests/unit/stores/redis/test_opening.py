@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.conformance.stores.harness import LONG_MS, RUN, job, row, run
 from tests.fixtures.servers.certificates import Authority, authority
-from tests.fixtures.servers.redis_server import PASSWORD, PrivateServer, running
+from tests.fixtures.servers.redis_server import PASSWORD, PrivateServer, cluster, running
 from tests.fixtures.servers.tcp_proxy import Proxy
 from tests.guards.guard import ROOT
 from tidemill.blobs.redis import RedisBlobs
@@ -167,6 +167,31 @@ async def test_a_replica_is_refused(server: PrivateServer) -> None:
         assert code_of(await refused(server.new_store())) == "store_read_only"
     finally:
         server.asked("REPLICAOF", "NO", "ONE")
+
+
+async def test_a_replica_that_is_named_first_is_passed() -> None:
+    """As after a failover, when the primary of before has come back."""
+    with running() as replica, running() as primary:
+        replica.asked("REPLICAOF", "127.0.0.1", primary.port)
+        hosts = f"127.0.0.1:{replica.port},127.0.0.1:{primary.port}"
+        url = primary.new_store().replace(f"127.0.0.1:{primary.port}", hosts)
+        store = await opened(url)
+        await store.commit([Commit(RUN, 0, (b"1",))])
+        report = {finding.code: finding.severity for finding in await store.diagnose()}
+        await store.close()
+        assert report["role"] == "ok"
+        primary.asked("REPLICAOF", "127.0.0.1", 1)
+        assert code_of(await refused(url)) == "store_read_only"
+
+
+async def test_the_report_looks_at_every_node_of_a_cluster() -> None:
+    with cluster() as nodes:
+        for node in nodes:
+            node.asked("CONFIG", "SET", "appendfsync", "always")
+        nodes[2].asked("CONFIG", "SET", "appendfsync", "everysec")
+        store = RedisStore(place_at(nodes[0].new_store()))
+        found = [finding.severity for finding in await store.diagnose() if finding.code == "appendfsync"]
+        assert sorted(found) == ["ok", "warning"]
 
 
 async def test_a_cluster_without_all_slots_is_refused() -> None:

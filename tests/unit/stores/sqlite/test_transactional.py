@@ -170,3 +170,38 @@ async def test_a_table_that_no_workflow_made_becomes_nobodys(tmp_path: Path) -> 
     assert message.endswith('`mine = ["mallory"]` under `[sql.tables]`')
     assert isinstance(await did(store, "mallory", "SELECT * FROM mine", "mine"), Committed)
     await store.close()
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        *(
+            f"{name}({value}, {part})"
+            for name in ("trim", "ltrim", "rtrim", "instr")
+            for value, part in (
+                ("'xxaxbx'", "'x'"),
+                ("'xyaxbyx'", "'yx'"),
+                ("'xx'", "'x'"),
+                ("''", "'x'"),
+                ("'a'", "''"),
+                ("'äaä'", "'ä'"),
+                ("NULL", "'x'"),
+                ("'x'", "NULL"),
+                ("717", "7"),
+            )
+        ),
+        "trim(x'2061', ' ')",
+        "replace(x'6162', 'b', 'c')",
+        "replace('aaa', 'a', '')",
+        "x'6162' LIKE 'A%'",
+        "trim('  a ')",
+    ],
+)
+async def test_functions_of_ours_answer_like_those_of_sqlite(tmp_path: Path, called: str) -> None:
+    store = await opened(tmp_path)
+    try:
+        answer = (await store.dry_run(Statement(text=f"SELECT {called} AS n", parameters=b"[]"))).answer
+    finally:
+        await store.close()
+    ((wanted,),) = apsw.Connection(":memory:").execute(f"SELECT {called}").fetchall()
+    assert msgspec.json.decode(answer)["rows"] == [{"n": wanted}]

@@ -32,7 +32,9 @@ function behind(outbound: Map<string, readonly string[]>, node: string): Set<str
 export function Fork({ model, request, onClose }: ActionProps) {
   const navigate = useNavigate();
   const mayPatch = useMay("runs:patch");
-  const [node, setNode] = useState(request.node ?? "");
+  // Nothing is left of a run that has succeeded: its fork begins with the first step.
+  const whole = model.at === null && model.run.status === "COMPLETED";
+  const [node, setNode] = useState(request.node ?? (whole ? (model.graph.entries[0] ?? "") : ""));
   const [atEvent, setAtEvent] = useState(model.at !== null);
   const [inputs, setInputs] = useState<unknown>(undefined);
   const [changesInputs, setChangesInputs] = useState(false);
@@ -88,7 +90,7 @@ export function Fork({ model, request, onClose }: ActionProps) {
       <label className={css.field}>
         <strong>Runs again from</strong>
         <select value={node} onChange={(event) => setNode(event.target.value)}>
-          <option value="">{model.at === null ? "where this run stands: only what is left" : `where it stood after event ${model.at}: only what was left`}</option>
+          {!whole && <option value="">{model.at === null ? "where this run stands: only what is left" : `where it stood after event ${model.at}: only what was left`}</option>}
           {begun.map((each) => (
             <option key={each.id} value={each.id}>
               {each.id}
@@ -112,9 +114,9 @@ export function Fork({ model, request, onClose }: ActionProps) {
             <span>Reuses the recorded results of {kept} other step{kept === 1 ? "" : "s"}; they are not called again.</span>
           </>
         ) : (
-          <span>{atEvent ? "Reuses everything that had completed by then; what came later runs anew." : "Reuses everything that has completed; only what is left runs."}</span>
+          <span>{atEvent ? "Reuses everything that had completed by then; what came later runs again." : "Reuses everything that has completed; only what is left runs."}</span>
         )}
-        <span className="soft">The fork has effect keys of its own; people who had not decided are asked anew.</span>
+        <span className="soft">The fork has effect keys of its own; people who had not decided are asked again.</span>
       </div>
       <label className={css.check}>
         <input type="checkbox" checked={changesInputs} onChange={(event) => setChangesInputs(event.target.checked)} />

@@ -98,7 +98,7 @@ export function ActionBar({ model }: { model: RunModel }) {
   const past = model.at !== null;
   const shown: ActionName[] = past ? ["fork"] : live ? [model.run.status === "PAUSED" ? "resume" : "pause", "cancel"] : model.run.status === "COMPLETED" ? ["fork"] : ["retry", "patch", "fork"];
   const rest: ActionName[] = (["retry", "patch", "fork", "signal", "pause", "resume", "cancel", "rollback"] as const).filter((each) => !shown.includes(each));
-  // What lets the run go on comes first.
+  // What lets the run continue comes first.
   const lead = !past && next !== null && !shown.includes(next.action) ? next : null;
   const items = rest.map((action): MenuItem => {
     const refusal = refusalOf(model, may, { action });
@@ -110,7 +110,7 @@ export function ActionBar({ model }: { model: RunModel }) {
     <div className={css.bar} role="group" aria-label="Actions">
       {lead && <ActionButton model={model} request={lead} label={lead.label} kind="primary" />}
       {shown.map((action) => (
-        <ActionButton key={action} model={model} request={about(action)} kind={next?.action === action ? "primary" : "plain"} {...(past ? { label: "Fork from this moment" } : {})} />
+        <ActionButton key={action} model={model} request={about(action)} kind={next?.action === action ? "primary" : "plain"} label={past ? "Fork from this moment" : action === "patch" && failed ? "Fix and continue" : WORDS[action].label} />
       ))}
       {!past && (live || rest.some((action) => refusalOf(model, may, { action }) === "")) && <Menu trigger={<Button icon="more">More</Button>} items={items} align="end" />}
       {open && Dialog && <Dialog key={`${open.action} ${open.node ?? ""}`} model={model} request={open} onClose={() => setOpen(null)} />}
@@ -138,7 +138,7 @@ export function StepActions({ model, node, index }: { model: RunModel; node: str
   return (
     <div className={css.bar} role="group" aria-label={`Actions of ${node}`}>
       {possible.map((each) => (
-        <ActionButton key={each.action} model={model} request={each} label={label(each)} size="s" kind={each.action === "outcome" || (each.action === "patch" && !unknown) ? "primary" : "plain"} />
+        <ActionButton key={each.action} model={model} request={each} label={label(each)} size="s" kind={each.action === "outcome" ? "primary" : "plain"} />
       ))}
       {others.length > 0 && (
         <Menu

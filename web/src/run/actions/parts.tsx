@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useState, type ReactNode } from "react";
 import { api, Problem } from "../../api/client";
-import { Button, Dialog, Icon, Loading } from "../../ui";
+import { Button, Dialog, Icon, Loading, sentence } from "../../ui";
 import { runPath, type RunModel } from "../model";
 import css from "./actions.module.css";
 import type { Rehearsal } from "./rules";
@@ -10,8 +10,6 @@ import type { Rehearsal } from "./rules";
 export function asProblem(error: unknown): Problem {
   return error instanceof Problem ? error : new Problem({ status: -1, detail: error instanceof Error ? error.message : String(error) });
 }
-
-const sentence = (text: string): string => (text ? `${text[0]?.toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}` : "");
 
 export function Refusal({ problem, children }: { problem: Problem; children?: ReactNode }) {
   return (
@@ -73,7 +71,7 @@ const undoneNames = (keys: readonly string[]): string[] => keys.map((key) => {
   return index === "-1" ? name : `${name}[${index}]`;
 });
 
-const STATUS: Record<string, string> = { RUNNING: "running", PAUSED: "paused", FAILED: "failed", CANCELLED: "cancelled", COMPLETED: "succeeded" };
+const BECOMES: Record<string, string> = { RUNNING: "The run continues.", PAUSED: "The run pauses.", FAILED: "The run fails.", CANCELLED: "The run ends as cancelled.", COMPLETED: "The run ends as succeeded." };
 
 export function Consequence({ rehearsal, model, children }: { rehearsal: ReturnType<typeof useRehearsal>; model: RunModel; children?: ReactNode }) {
   if (rehearsal.isPending) return <Loading rows={2} label="Asking what would happen" />;
@@ -116,7 +114,7 @@ export function Consequence({ rehearsal, model, children }: { rehearsal: ReturnT
           Undoes, in this order: <Names names={undoneNames(undone)} />
         </span>
       )}
-      {status !== model.run.status && <span>The run is {STATUS[status] ?? status} then.</span>}
+      {status !== model.run.status && <span>{BECOMES[status] ?? status}</span>}
       <span className="soft">
         Records <code>{events[0]}</code>
         {event_count > 1 && ` and ${event_count - 1} more event${event_count === 2 ? "" : "s"}`}, with your name.
@@ -130,7 +128,7 @@ export function Unsure({ names, sure, onChange }: { names: readonly string[]; su
   if (names.length === 0) return null;
   return (
     <div className={css.consequence}>
-      <h3>Nobody knows whether these happened. Look at the receiver first.</h3>
+      <h3>It is not known whether these happened. Look at the receiver first.</h3>
       {names.map((each) => (
         <label key={each} className={css.check}>
           <input type="checkbox" checked={sure.includes(each)} onChange={(event) => onChange(event.target.checked ? [...sure, each] : sure.filter((name) => name !== each))} />

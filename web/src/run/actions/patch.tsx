@@ -1,4 +1,4 @@
-// Patch: edit the run's document, see what differs and what that does to the run, apply it, and go on.
+// Patch: edit the run's document, see what differs and what that does to the run, apply it, and continue.
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { api, newCommandId, Problem } from "../../api/client";
@@ -75,7 +75,7 @@ function PatchEditor({ model, request, onClose, first }: ActionProps & { first: 
         setOutcome(answer);
         return;
       }
-      toast(answer.published ? `Patched, and published as version ${answer.published.version}` : ended ? "Patched: the run goes on" : "The run was patched");
+      toast(answer.published ? `Patched, and published as version ${answer.published.version}` : ended ? "Patched: the run continues" : "The run was patched");
       onClose();
       void refreshRun(model.id);
     } catch (error) {
@@ -106,7 +106,7 @@ function PatchEditor({ model, request, onClose, first }: ActionProps & { first: 
       open
       onOpenChange={(open) => !open && onClose()}
       title={`Patch this run of ${base.workflow}@${base.version}${base.revision ? `+${base.revision}` : ""}`}
-      description="Change steps that have not completed, and go on. Only this run changes."
+      description="Change steps that have not completed, then continue. Only this run changes."
       size="l"
       footer={
         outcome ? (
@@ -141,7 +141,7 @@ function PatchEditor({ model, request, onClose, first }: ActionProps & { first: 
               <span>Also publish it as a new version of {base.workflow}, for later runs</span>
             </label>
           )}
-          <Reason value={message} onChange={setMessage} label="What it is about" />
+          <Reason value={message} onChange={setMessage} label="What the patch is about" />
         </>
       ) : (
         <Editor language="yaml" label="Document of the run" value={text} onChange={setText} problems={placed} minHeight={320} maxHeight={520} {...(begin ? { line: begin } : {})} autoFocus />
@@ -156,7 +156,7 @@ function PatchRefusal({ problem, reload }: { problem: Problem; reload: (keep: bo
     return (
       <div className={css.problem} role="alert">
         <div className={css.problemText}>
-          <strong>Somebody else has patched this run meanwhile.</strong>
+          <strong>Another person has patched this run meanwhile.</strong>
           <span className="soft">Nothing of yours was applied. Your text is still here.</span>
           <div className={css.bar}>
             <Button size="s" onClick={() => void reload(true)}>

@@ -90,7 +90,7 @@ export function refusalOf(model: RunModel, may: (permission: string) => boolean,
   }
 }
 
-/** Whether nobody knows if the effect of a step happened. */
+/** Whether it is not known if the effect of a step happened. */
 export function isUnknown(model: RunModel, node: string): boolean {
   return stateOf(model, node).error?.code === "unknown_outcome";
 }
@@ -110,6 +110,7 @@ export function nextStep(model: RunModel): (ActionRequest & { label: string }) |
     if (node && isUnknown(model, node)) return { action: "outcome", node, label: "Say what happened" };
     return { action: "retry", label: "Retry" };
   }
+  if (run.rollback.status === "done" || run.rollback.status === "partial") return { action: "fork", label: "Fork" };
   if (run.status === "CANCELLED" && run.rollback.status === "none") return { action: "retry", label: "Retry" };
   const [signal] = awaitedSignals(model);
   if (run.status === "RUNNING" && signal) return { action: "signal", name: signal, label: "Send the signal" };

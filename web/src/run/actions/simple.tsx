@@ -6,7 +6,7 @@ import { toast } from "../../ui";
 import { Editor } from "../../ui/editor";
 import { nodeOf, runPath, stateOf, type RunModel } from "../model";
 import css from "./actions.module.css";
-import { ActDialog, Consequence, Reason, Unsure, useRehearsal } from "./parts";
+import { ActDialog, Consequence, Names, Reason, Unsure, useRehearsal } from "./parts";
 import { awaitedSignals, type ActionRequest } from "./rules";
 
 export interface ActionProps {
@@ -47,7 +47,7 @@ export function Retry({ model, onClose }: ActionProps) {
       verb="Retry"
       disabled={!rehearsal.data || unsure.some((each) => !sure.includes(each))}
       onClose={onClose}
-      onAct={() => act("retry", { reason, did_not_happen: sure }, "The run goes on")}
+      onAct={() => act("retry", { reason, did_not_happen: sure }, "The run continues")}
     >
       <Consequence rehearsal={rehearsal} model={model} />
       <Unsure names={unsure} sure={sure} onChange={setSure} />
@@ -71,7 +71,7 @@ export function Rewind({ model, request, onClose }: ActionProps) {
       danger
       disabled={!rehearsal.data || unsure.some((each) => !sure.includes(each))}
       onClose={onClose}
-      onAct={() => act("rewind", { node, reason, did_not_happen: sure }, `The run goes on from ${node}`)}
+      onAct={() => act("rewind", { node, reason, did_not_happen: sure }, `The run continues from ${node}`)}
     >
       <Consequence rehearsal={rehearsal} model={model} />
       <Unsure names={unsure} sure={sure} onChange={setSure} />
@@ -130,7 +130,7 @@ export function Settle({ model, request, onClose }: ActionProps) {
       {!skip && <JsonField label="Output" help="JSON; steps behind it read this value; empty is null" value={text} onChange={setText} />}
       {!skip && routed && known?.outbound && known.outbound.length > 0 && (
         <div className={css.field}>
-          <strong>Where it goes on</strong>
+          <strong>Next steps</strong>
           <label className={css.check}>
             <input type="radio" name="route" checked={next === null} onChange={() => setNext(null)} />
             <span>Its conditions decide, over the value</span>
@@ -148,7 +148,14 @@ export function Settle({ model, request, onClose }: ActionProps) {
             ))}
         </div>
       )}
-      <Consequence rehearsal={rehearsal} model={model} />
+      <Consequence rehearsal={rehearsal} model={model}>
+        {!skip && request.index === undefined && known?.outbound && known.outbound.length > 0 && (
+          <span>
+            {routed && next === null ? "Conditions choose the next steps: " : "Continues with: "}
+            <Names names={next ?? known.outbound} />
+          </span>
+        )}
+      </Consequence>
       <Reason value={reason} onChange={setReason} />
     </ActDialog>
   );
@@ -166,14 +173,14 @@ export function Outcome({ model, request, onClose }: ActionProps) {
   return (
     <ActDialog
       title={`Did ${node} happen?`}
-      description="The call was made at most once, and nobody knows whether it arrived. Look at the receiver, then say it here."
+      description="The call was made at most once, and it is not known whether it arrived. Look at the receiver, then say it here."
       verb={happened ? "Settle with its result" : "Run it again"}
       disabled={happened === null || !rehearsal.data || (happened && "wrong" in read)}
       onClose={onClose}
       onAct={() =>
         happened
           ? act("override", { node, value: "value" in read ? read.value : null, reason }, `${node} is settled`)
-          : act("retry", { did_not_happen: [node], reason }, "The run goes on")
+          : act("retry", { did_not_happen: [node], reason }, "The run continues")
       }
     >
       <div className={css.field} role="radiogroup" aria-label="Did it happen?">
@@ -229,7 +236,7 @@ export function Cancel({ model, onClose }: ActionProps) {
 
 const SIMPLE = {
   pause: { title: "Pause the run", text: "Nothing more begins until it is resumed. What runs may finish.", verb: "Pause", said: "The run is paused", danger: false },
-  resume: { title: "Resume the run", text: "The run goes on where it was paused.", verb: "Resume", said: "The run goes on", danger: false },
+  resume: { title: "Resume the run", text: "The run continues where it was paused.", verb: "Resume", said: "The run continues", danger: false },
   rollback: { title: "Roll the run back", text: "The compensators of completed steps are called, the last one first. The run cannot be retried afterwards.", verb: "Roll back", said: "The rollback has begun", danger: true },
 };
 
@@ -275,7 +282,7 @@ export function Signal({ model, request, onClose }: ActionProps) {
       <JsonField label="Payload" help="JSON; it becomes the output of the step; empty is null" value={text} onChange={setText} />
       <div className={css.consequence} aria-live="polite">
         <h3>What happens</h3>
-        <span>{waiting ? `${waiting.node} takes it and goes on.` : "No step waits for this name now: the run keeps it."}</span>
+        <span>{waiting ? `${waiting.node} takes it and continues.` : "No step waits for this name now: the run keeps it."}</span>
       </div>
     </ActDialog>
   );

@@ -118,8 +118,8 @@ function State({ node }: { node: DrawnNode }) {
   );
   if (node.status === "RUNNING" || node.status === "WAITING" || node.status === "QUEUED") {
     if (node.since_ms !== undefined) parts.push(<Duration key="time" since={node.since_ms} />);
-  } else if (node.duration_ms > 0) parts.push(<Duration key="time" ms={node.duration_ms} />);
-  if (node.attempts > 1) parts.push(<span key="attempts">{node.status === "RUNNING" || node.status === "QUEUED" ? `attempt ${node.attempts}` : `${node.attempts} attempts`}</span>);
+  } else if (node.duration_ms > 0 && node.attempts <= 1) parts.push(<Duration key="time" ms={node.duration_ms} />);
+  if (node.attempts > 1 && name !== "RETRYING" && name !== "HANDLED") parts.push(<span key="attempts">{node.status === "RUNNING" || node.status === "QUEUED" ? `attempt ${node.attempts}` : `${node.attempts} attempts`}</span>);
   if (node.visits > 1 && !node.loop) parts.push(<span key="visits">visit {node.visits}</span>);
   return <>{parts.flatMap((part, at) => (at === 0 ? [part] : [<i key={`dot${at}`} aria-hidden="true"> · </i>, part]))}</>;
 }

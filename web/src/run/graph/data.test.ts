@@ -52,6 +52,13 @@ test("what the stream tells is newer than the graph", () => {
   expect(withRun(LOOP, { events: 9, last_event_ms: 5, nodes: {} })).toBe(LOOP);
 });
 
+test("items that have ended since are no longer under way", () => {
+  const map: DrawnGraph = { ...LOOP, nodes: [node("m", { status: "RUNNING", items: { count: 8, done: 5, failed: 1, running: 2, waiting: 0 } })], edges: [] };
+  const run = (done: number) => withRun(map, { events: 10, last_event_ms: 5, nodes: { m: { status: done === 8 ? "COMPLETED" : "RUNNING", visits: 1, attempts: 0, error: null, items: { count: 8, done, failed: 1 } } } });
+  expect(run(7).nodes[0]?.items).toMatchObject({ done: 6, failed: 1, running: 1 });
+  expect(run(8).nodes[0]?.items).toMatchObject({ done: 7, failed: 1, running: 0 });
+});
+
 test("an earlier pass is shown for the body alone, and the loop keeps its latest pass", () => {
   const past: DrawnGraph = { ...LOOP, nodes: LOOP.nodes.map((each) => ({ ...each, status: "FAILED", visits: 1, ...(each.loop ? { loop: { ...each.loop, pass: 1 } } : {}) })), edges: LOOP.edges.map((each) => ({ ...each, taken: false })) };
   const shown = withPass(LOOP, past, "review");

@@ -124,13 +124,26 @@ export function conditionText(condition: unknown): string {
   return JSON.stringify(condition) ?? "";
 }
 
+/** The items of a map as they are counted now: those that have ended since are no longer under way. */
+function itemsNow(before: Items, now: Pick<Items, "count" | "done" | "failed">): Items {
+  const skipped = before.skipped ?? 0;
+  let ended = Math.max(0, now.done - before.done - before.failed - skipped);
+  const left = (number = 0): number => {
+    const gone = Math.min(number, ended);
+    ended -= gone;
+    return number - gone;
+  };
+  const running = left(before.running);
+  return { ...before, count: now.count, failed: now.failed, done: now.done - now.failed - skipped, running, retrying: left(before.retrying), waiting: left(before.waiting), queued: left(before.queued) };
+}
+
 /** The graph with what the stream has told since. */
 export function withRun(graph: DrawnGraph, run: Pick<Run, "events" | "last_event_ms" | "nodes">): DrawnGraph {
   if (graph.seq >= run.events) return graph;
   const nodes = graph.nodes.map((node) => {
     const now = run.nodes[node.id];
     if (now === undefined) return node;
-    const items = node.items && now.items ? { ...node.items, count: now.items.count, failed: now.items.failed, done: now.items.done - now.items.failed } : node.items === null && now.items ? now.items : node.items;
+    const items = node.items && now.items ? itemsNow(node.items, now.items) : node.items === null && now.items ? now.items : node.items;
     if (node.status === now.status && node.visits === now.visits && node.attempts === now.attempts && items === node.items) return node;
     const next: DrawnNode = { ...node, status: now.status, visits: now.visits, attempts: now.attempts };
     if (items !== undefined) next.items = items;

@@ -119,7 +119,7 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
     [drawing, flow, store],
   );
 
-  // The first look, also after the room has changed, until somebody moves it: all of it if that is readable, else where
+  // The first look, also after the room has changed, until the reader moves it: all of it if that is readable, else where
   // something is to see.
   const begun = useRef(false);
   const first = useRef({ drawing, selected, start });
@@ -132,18 +132,20 @@ function Surface({ drawing, hasRun, selected, start, pass, actions, onClear, lab
     begun.current = true;
     // The legend of a run covers no node.
     const height = Math.max(1, whole - (hasRun ? LEGEND : 0));
-    const zoom = Math.min((width - 48) / Math.max(1, drawing.width), (height - 48) / Math.max(1, drawing.height));
+    // On a phone the tools take a whole line.
+    const above = width < 600 ? 60 : 24;
+    const zoom = Math.min((width - 48) / Math.max(1, drawing.width), (height - 24 - above) / Math.max(1, drawing.height));
     if (zoom >= 0.55) {
       const used = Math.min(1, zoom);
-      void flow.setViewport({ x: (width - drawing.width * used) / 2, y: Math.max(24, (height - drawing.height * used) / 2), zoom: used });
+      void flow.setViewport({ x: (width - drawing.width * used) / 2, y: Math.max(above, (height - drawing.height * used) / 2), zoom: used });
       return;
     }
     const id = selected ?? start;
     const box = id === null ? undefined : drawing.byId.get(id);
     const used = 0.8;
     // The drawing fills the room: no empty ground beyond its edges.
-    const within = (offset: number, room: number, size: number): number => (size * used + 48 <= room ? (room - size * used) / 2 : Math.min(24, Math.max(room - size * used - 24, offset)));
-    const lookAt = (x: number, y: number) => void flow.setViewport({ x: within(width / 2 - x * used, width, drawing.width), y: within(height / 2 - y * used, height, drawing.height), zoom: used });
+    const within = (offset: number, room: number, size: number, least = 24): number => (size * used + 24 + least <= room ? (room - size * used) / 2 : Math.min(least, Math.max(room - size * used - 24, offset)));
+    const lookAt = (x: number, y: number) => void flow.setViewport({ x: within(width / 2 - x * used, width, drawing.width), y: within(height / 2 - y * used, height, drawing.height, above), zoom: used });
     if (box) lookAt(box.x + box.width / 2, box.y + Math.min(box.height, 200) / 2);
     else {
       const off = (each: DrawnBox): number => each.y * 4 + Math.abs(each.x + each.width / 2 - drawing.width / 2);

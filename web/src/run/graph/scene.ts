@@ -42,12 +42,12 @@ export const LARGE = 500;
 
 export const CARD_HEIGHT = 52;
 export const EXTRA_HEIGHT = 24;
-const WIDTH_MIN = 168;
+const WIDTH_MIN = 188;
 const WIDTH_MAX = 288;
 
 export function cardWidth(name: string, extra: string): number {
-  const letters = [...name].reduce((sum, letter) => sum + (letter.charCodeAt(0) > 0x2e7f ? 13 : 7.2), 0);
-  return Math.round(Math.min(WIDTH_MAX, Math.max(WIDTH_MIN, letters + 52 + extra.length * 6.2)));
+  const letters = [...name].reduce((sum, letter) => sum + (letter.charCodeAt(0) > 0x2e7f ? 13 : 8.2), 0);
+  return Math.round(Math.min(WIDTH_MAX, Math.max(WIDTH_MIN, letters + 60 + extra.length * 6.2)));
 }
 
 /** Extra lines of a card: a join, a strip of items, the passes of a loop, the run of a child. */
