@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 716712973aa1f5c2.
+// Made by `make web-types` from the OpenAPI document 90febac18230d440.
 
 export interface paths {
     "/livez": {
@@ -8012,7 +8012,7 @@ export interface operations {
             query?: {
                 /** @description status:active, workflow:NAME or failing */
                 term?: string[];
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
                 limit?: number;
             };
