@@ -31,7 +31,7 @@ CONNECTIONS_MAX, CONNECTIONS_KEPT = 1_000, 20
 SILENCE_S = 60.0
 """How long a stream may be silent; the server says something more often."""
 CutOff = httpx2.TransportError
-"""The connection broke, or none came about."""
+"""The connection broke, or could not be opened."""
 _OVERLOADED = 429
 _RETRIED = frozenset({_OVERLOADED, 502, 503, 504})
 
@@ -46,7 +46,7 @@ class Connection:
         self._client = httpx2.AsyncClient(base_url=self.url + API, headers=headers, timeout=TIMEOUT_S, limits=limits)
 
     async def open(self) -> None:
-        """Ask who we are, so that a wrong address or key is refused before anything else is asked."""
+        """Ask the server for the caller, so that a wrong address or key is refused first."""
         await self.ask("GET", "/me", patience_s=CONNECT_PATIENCE_S)
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """`tidemill.connect` and `tidemill.aconnect`: the clients of an engine, with a server in its place.
 
-`RemoteEngine` has the verbs of an engine and asks a server, so both clients work with either.
+`RemoteEngine` has the methods of an engine and calls a server, so both clients work with either.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SERVICES: dict[str, type[RemoteService]] = {
 
 
 class RemoteEngine(Engine):
-    """The verbs of an engine, asked of a server. It runs no nodes."""
+    """The methods of an engine, as requests to a server. It runs no nodes."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url)

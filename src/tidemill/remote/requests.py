@@ -1,7 +1,7 @@
 """The services of an engine as requests to a server.
 
 The arguments of a method keep their names, in the path, the query or the body of its request, and the answer is decoded
-into the type that the method declares. Who acts is said by the credential, so `actor`, `roles`, `author` and
+into the type that the method declares. The credential determines who acts, so `actor`, `roles`, `author` and
 `submitted_by` are not sent. A request that changes something carries an id of its own, and may be repeated; the few
 that have none are not.
 """

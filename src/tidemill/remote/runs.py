@@ -1,4 +1,4 @@
-"""Runs over HTTP: start, wait, follow, find, act, look and patch."""
+"""Runs over HTTP: start, wait, follow, find, act, inspect and patch."""
 
 from __future__ import annotations
 

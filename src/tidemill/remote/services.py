@@ -341,6 +341,6 @@ class RemoteAudit(RemoteService):
 
 
 class RemoteMaintenance(RemoteService):
-    """What is done beside a store: none of it is offered by a server."""
+    """Maintenance of a store, which a server does not offer."""
 
     SERVICE = MaintenanceService

@@ -48,7 +48,7 @@ UNBILLED = frozenset(
         *("script_unmatched", "config_invalid"),
     }
 )
-"""Codes of failed calls that cost nothing, unless the provider may have received the request before it was cut off; of
+"""Codes of failed calls that cost nothing, unless the provider may have received the request before it was cut off;
 any other call is assumed to cost the reserved amount."""
 
 

@@ -165,7 +165,7 @@ def _is_planted(path: Path) -> bool:
 
 
 def check_place(path: Path, mounts: str | None = None) -> str:
-    """Refuse a path where a store cannot be kept safely, or at all; answers the type of its file system."""
+    """Refuse a path where a store cannot be kept safely, or at all; returns the type of its file system."""
     if path.is_dir():
         raise rejected("store_unusable", f"{path} is a directory", hint="name a file in it")
     if path.exists() and not path.is_file():
