@@ -34,7 +34,6 @@ from tidemill.stores.contract import (
     check,
 )
 from tidemill.stores.followers import Followers
-from tidemill.stores.gathered_calls import GatheredCalls
 from tidemill.stores.optional import Finding
 from tidemill.stores.postgres import rows as sql_rows
 from tidemill.stores.postgres.database import (
@@ -54,7 +53,7 @@ from tidemill.stores.postgres.notifications import LOOK_EVERY_MS, Hint, Hints, d
 from tidemill.stores.postgres.streams import Loader, Wave, forget_values, load, streams_of, waves
 from tidemill.stores.postgres.transactional import Statements
 from tidemill.stores.postgres.writer import Head, Session
-from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, ServerClock, Waiters, rest
+from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, GatheredCalls, ServerClock, Waiters, rest
 
 CONTENDED_MS = 3.0
 GATHERED_MAX = 64
