@@ -112,7 +112,7 @@ async def _awaited(answer: Coroutine[Any, Any, T]) -> T:
 
 
 class AsyncTidemill:
-    """An engine whose verbs are awaited. They may be called from the loop in which it was opened."""
+    """An engine whose methods are awaited. They may be called from the loop in which it was opened."""
 
     publish = _verb(Engine.publish)
     start = _verb(Engine.start)
@@ -232,7 +232,7 @@ class AsyncTidemill:
         timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
         timeout_s: float | None = None,
     ) -> None:
-        """Let running attempts finish (at most `timeout` seconds), then let go of the store; idempotent."""
+        """Let running attempts finish (at most `timeout` seconds), then close the store; idempotent."""
         if self._open:
             self._open, self._closed = False, True
             with suppress(TimeoutError):

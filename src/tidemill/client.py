@@ -140,7 +140,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
 
 @for_callers
 def connect(url: str | None = None, key: str | None = None) -> Tidemill:
-    """A client of the server at `url`, with the verbs of `tidemill.open`. Close it, or use it in a `with`.
+    """A client of the server at `url`, with the methods of `tidemill.open`. Close it, or use it in a `with`.
 
     Without arguments it is the server of TIDEMILL_SERVER, with the key of TIDEMILL_KEY. Who acts follows from the key,
     so `actor`, `roles`, `author` and `submitted_by` are not sent. What fails on the way is repeated for half a minute.
@@ -212,7 +212,7 @@ def _took(row: RunRow) -> str:
 
 
 class Tidemill:
-    """An open engine. Every verb may be called from any thread, except from inside the engine's own loop."""
+    """An open engine. Every method may be called from any thread, except from inside the engine's own loop."""
 
     publish = _blocking(Engine.publish)
     start = _blocking(Engine.start)
@@ -376,7 +376,7 @@ class Tidemill:
                 self._wait(ahead.close())
 
     def close(self, *, timeout: float | None = None, timeout_s: float | None = None) -> None:
-        """Let running attempts finish (at most `timeout` seconds), then let go of the store; idempotent."""
+        """Let running attempts finish (at most `timeout` seconds), then close the store; idempotent."""
         if self._closed or self._forked:
             return
         self._closing = True

@@ -72,7 +72,7 @@ class TidemillError(Exception):
 
 
 class Rejected(TidemillError):
-    """The caller asked for something that cannot be done; nothing was changed."""
+    """The request cannot be executed; nothing was changed."""
 
     def __init__(self, problems: Problem | Sequence[Problem]) -> None:
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)

@@ -45,7 +45,7 @@ from tidemill.storage_urls import as_sqlite, file_of
 if TYPE_CHECKING:
     from tidemill.stores.contract import Store
     from tidemill.stores.optional import TransactionalStatements
-    from tidemill.stores.sql_text import Dialect
+    from tidemill.stores.statements import Dialect
 
 BUILT_IN = "Tidemill"
 GIVEN = "`handlers`"

@@ -104,7 +104,7 @@ def _types(names: list[str]) -> Iterator[str]:
         if fields or not _fields(kind):
             yield f"- `{name}`: {', '.join(fields) or _short(kind)}"
     if any(_fields(getattr(tidemill, name)) for name in names):
-        yield "- All others are rows, views and reports that verbs return; editors know their fields."
+        yield "- All others are rows, views and reports that methods return; editors know their fields."
 
 
 def _fields(kind: type) -> tuple[str, ...]:

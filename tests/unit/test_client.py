@@ -283,7 +283,7 @@ def test_a_call_from_inside_the_loop_is_refused_instead_of_hanging() -> None:
         return "it answered"
 
     with tidemill.open(functions={"f": calls_back}) as mill:
-        assert "inside the engine's own loop" in mill.run(CALL, timeout_s=10).outputs["a"]
+        assert "inside the engine's own event loop" in mill.run(CALL, timeout_s=10).outputs["a"]
 
 
 def test_a_plain_function_may_call_back() -> None:

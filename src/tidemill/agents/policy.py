@@ -34,7 +34,7 @@ from tidemill.agents.tools import (
 from tidemill.errors import Problem
 from tidemill.expressions.errors import listing, pointer, shorten
 from tidemill.expressions.schema import check_schema, compile_schema
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import NodeContext, Wait, object_schema
 from tidemill.kernel.document.diff import diff_documents
 from tidemill.kernel.document.json_patch import NAMES

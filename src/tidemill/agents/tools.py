@@ -24,7 +24,7 @@ from tidemill.agents.port import AgentPort
 from tidemill.errors import Problem, Rejected, Unavailable, offered
 from tidemill.expressions.errors import ExpressionError, kind_of, shorten
 from tidemill.expressions.schema import check_schema, compile_schema
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import (
     ApprovalRequest,
     Cancelled,

@@ -37,8 +37,7 @@ from tidemill.authoring.reference import (
 )
 from tidemill.blobs.payloads import as_builtin
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.expressions.scope import RESERVED
-from tidemill.expressions.templates.syntax import has_syntax
+from tidemill.expressions.scope import RESERVED, has_syntax
 from tidemill.handlers.python.conversion import ConversionError, to_json
 
 _CURRENT: ContextVar[DocumentBuilder | None] = ContextVar("tidemill_builder", default=None)

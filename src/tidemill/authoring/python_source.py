@@ -14,7 +14,7 @@ from copy import deepcopy
 
 from tidemill.authoring.reference import Json, Place, template_of
 from tidemill.errors import Problem, Rejected
-from tidemill.expressions.templates.syntax import has_syntax
+from tidemill.expressions.scope import has_syntax
 from tidemill.kernel.document.normalize import clauses_of
 
 WIDTH = 110

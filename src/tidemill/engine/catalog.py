@@ -373,7 +373,7 @@ class Catalog:
     async def delete(
         self, tenant: str, name: str, *, actor: str = "", message: str = "", audited: bool = False
     ) -> WorkflowDeletion:
-        """Take a workflow out of the catalog. Refused while runs of it have not ended; ended ones stay readable."""
+        """Delete a workflow from the catalog. Refused while runs of it have not ended; ended ones stay readable."""
         check_words(actor=actor, message=message)
         if audited:
             require_actor(actor)

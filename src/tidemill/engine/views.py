@@ -39,7 +39,7 @@ ITEMS_LOOKED_AT_MAX = 200
 
 
 class RunStatus(StrEnum):
-    """How a run stands; each is equal to its name as text, and printed as that."""
+    """The status of a run; equal to its name as text."""
 
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"

@@ -7,6 +7,7 @@ engine loads only the outputs that `References` names: an expression must not re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,3 +87,18 @@ def merged(parts: Iterable[References]) -> References:
         roots=frozenset().union(*(part.roots for part in found)),
         dynamic=any(part.dynamic for part in found),
     )
+
+
+# Templates: decided without importing Jinja, because handlers and the compiler ask before they render.
+
+_TEMPLATE_SYNTAX = re.compile(r"\{[{%#]")
+
+
+def has_syntax(source: str) -> bool:
+    """Whether a string is a template at all."""
+    return "{" in source and _TEMPLATE_SYNTAX.search(source) is not None
+
+
+def is_template(value: Json) -> bool:
+    """Whether a value is a string with template syntax, so that its real value is not known yet."""
+    return isinstance(value, str) and has_syntax(value)

@@ -13,7 +13,7 @@ from typing import Any
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.tasks import find_all
 from tidemill.expressions.schema import compile_schema
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import ApprovalRequest, ChildRun, Done, Fail, Handler, HandlerOutcome, NodeContext, Wait
 from tidemill.kernel.model import ConfigProblem, NodeType
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Rejected, rejected
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 from tidemill.handlers import smtp
 from tidemill.handlers.contract import (
     CapabilityMissing,

@@ -26,7 +26,7 @@ import msgspec
 
 from tidemill.errors import CONFIG_FILE
 from tidemill.expressions.limits import json_excess
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import (
     CapabilityMissing,
     Done,

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tidemill.errors import CONFIG_FILE, Rejected, Unavailable
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import (
     CapabilityMissing,
     Done,
@@ -39,7 +39,7 @@ from tidemill.processes.supervised import ExitReport
 from tidemill.security.grants import StoreSqlGrants
 from tidemill.stores.contract import Statement
 from tidemill.stores.optional import KILLED_WORKER, TransactionalStatements, bound
-from tidemill.stores.sql_text import Dialect, is_nothing, is_several
+from tidemill.stores.statements import Dialect, is_nothing, is_several
 
 # Databases.
 

@@ -24,8 +24,7 @@ from tidemill.handlers.sql import AnswerBuilder, Parameters
 from tidemill.handlers.sql_child import MISSING_HINT, SQL_HINT
 from tidemill.stores.optional import bound
 from tidemill.stores.postgres.transactional import RowByRow
-from tidemill.stores.sql_text import Dialect, is_copy, with_placeholders
-from tidemill.stores.statements import to_json
+from tidemill.stores.statements import Dialect, is_copy, to_json, with_placeholders
 
 CONNECTIONS_MAX = 8
 CONNECT_SECONDS = 10

@@ -141,7 +141,7 @@ class ScheduleService:
         description: str = UNSET,
         actor: str = "",
     ) -> Schedule:
-        """Change what is given, and keep the rest. Other times than before count from now on."""
+        """Change the given settings, and keep the rest. Other times than before count from now on."""
         check_words(actor=actor)
         given = {
             "workflow": workflow,
@@ -206,7 +206,7 @@ class ScheduleService:
         return await self._change_known(name, pause)
 
     async def resume(self, name: str, *, reason: str = "", actor: str = "") -> Schedule:
-        """Go on after a pause. What was due meanwhile is not caught up with."""
+        """Resume after a pause. What was due meanwhile is not caught up with."""
         check_words(reason=reason, actor=actor)
         now_ms = self._context.store.now_ms()
 

@@ -70,7 +70,7 @@ def test_the_audit_is_listed_and_verified(cli_store: CliStore) -> None:
     assert "no change matches" in cli_store.fine("audit", "list", "--actor", "eve")
     good = cli_store.json("audit", "verify")
     assert good["intact"] and good["entries"] == 2
-    assert "2 entries of default: nothing was changed" in cli_store.fine("audit", "verify", "--head", good["head"])
+    assert "2 entries of default: no entry was changed" in cli_store.fine("audit", "verify", "--head", good["head"])
     lost = cli_store("audit", "verify", "--head", "0" * 64)
     assert lost.code == main.FAILED and "✗ entry 3 of default" in lost.out
 

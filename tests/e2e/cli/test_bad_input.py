@@ -133,12 +133,12 @@ HINTED: dict[str, tuple[str, list[str], str]] = {
     "a sign of another language": (
         "name: f\nnodes: [{id: a, type: value, when: 'inputs.n >> 2'}]",
         [],
-        "a comparison is written with one sign",
+        "write a comparison with one sign",
     ),
     "a port where nothing listens": (
         "name: f\nnodes: [{id: a, type: http, retry: {max_attempts: 1}, config: {url: 'http://127.0.0.1:1/'}}]",
         [],
-        "see whether the service runs there",
+        "check that the service runs there",
     ),
     "a template without quotes": (
         "name: f\nnodes: [{id: a, type: value, config: {{ inputs.n }}}]",

@@ -79,7 +79,7 @@ def test_a_list_has_pages(cli_store: CliStore) -> None:
             break
     assert [digest for digest in found if digest in digests] == digests
     assert cli_store.json("blobs", "list", "--state", "grace")["blobs"] == []
-    assert cli_store.fine("blobs", "list", "--state", "grace") == "there is no blob\n"
+    assert cli_store.fine("blobs", "list", "--state", "grace") == "no blobs\n"
     text = cli_store.fine("blobs", "list", "--limit", "2")
     assert "--after sha256:" in text
     assert "active" in text
@@ -95,8 +95,8 @@ def test_a_collection_tells_what_it_did(cli_store: CliStore, picture: Path) -> N
         engine._blobs._states[place] = (state, 1)
     told = cli_store.json("blobs", "gc", "--dry-run")
     assert told["retired"] == 1
-    assert "1 would be set aside" in cli_store.fine("blobs", "gc", "--dry-run")
-    assert "1 set aside" in cli_store.fine("blobs", "gc")
+    assert "1 would be marked for deletion" in cli_store.fine("blobs", "gc", "--dry-run")
+    assert "1 marked for deletion" in cli_store.fine("blobs", "gc")
     assert [row["digest"] for row in cli_store.json("blobs", "list", "--state", "grace")["blobs"]] == [digest_of(BYTES)]
     assert "1 still within their grace period" in cli_store.fine("blobs", "gc", "--grace", "1")
     engine._blobs._states["default", digest_of(BYTES)] = ("grace", 1)

@@ -64,7 +64,7 @@ def test_logs_that_cannot_be_read_are_told_by_reindex(cli: StoreFile) -> None:
     found, told = cli("reindex"), cli("reindex", "--json")
     assert (found.code, told.code, told.json["unreadable"]) == (main.FAILED, main.FAILED, ["r2"])
     assert "✗ 1 of 4 logs cannot be read; their rows are left" in found.out
-    assert "7 rows of 3 logs: these lists match their logs say" in found.out
+    assert "7 rows of 3 logs: these lists match their logs" in found.out
     assert "finding" in (said := cli("verify-log").out.splitlines()[-1]) and " in 1 of 4 logs: 3 runs" in said
 
 
@@ -83,7 +83,7 @@ def test_a_full_disk_is_not_waited_for_by_a_command(capsys: pytest.CaptureFixtur
 
     assert guarded(command) == main.REFUSED
     said = capsys.readouterr().err
-    assert "give the command again: it was not carried out" in said and "by itself" not in said
+    assert "repeat the command: it was not executed" in said and "by itself" not in said
 
 
 def test_a_worker_says_why_the_store_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +92,7 @@ def test_a_worker_says_why_the_store_does_not_answer(capsys: pytest.CaptureFixtu
         for trouble in (held, held, full, None, None):
             status_lines.reach(trouble)
     assert capsys.readouterr().out.splitlines() == [
-        "! the store does not answer: a.db is held; it is tried until it does",
+        "! the store does not answer: a.db is held; the worker keeps trying",
         "! the disk of a.db is full; free some space; the worker then continues by itself",
         "! the store is reachable again",
     ]

@@ -78,7 +78,7 @@ def test_it_is_validated_drawn_published_and_worked_on(inside: InProcessCli) -> 
     [
         ("x = 1\n", "workflow_invalid", "other_flow.py holds no workflow"),
         (FLOW + "\n\n@tidemill.workflow\ndef second() -> int:\n    return total([1])\n", "workflow_invalid", "several"),
-        (FLOW.replace("child(n)", "child(m)"), "workflow_invalid", "has raised NameError"),
+        (FLOW.replace("child(n)", "child(m)"), "workflow_invalid", "raised NameError"),
         (FLOW.replace("child(n)", "child(m=n)"), "arguments_invalid", "child(…)"),
         (FLOW.replace("child(n)}", "child(n) if n else 0}"), "value_not_known", "tidemill.when"),
         ("import nothing_there\n", "app_invalid", "nothing_there"),

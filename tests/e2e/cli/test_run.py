@@ -181,7 +181,7 @@ def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(folder: Path) -> None
     run_id = out.split()[2]
     assert f"→ detached: run {run_id} is not cancelled" in err
     assert f"→ cancel it: tidemill runs cancel {run_id}\n" in err
-    again = re.search(r"→ continue here: tidemill run (\S+) --resume (\S+)\n", err)
+    again = re.search(r"→ resume it here: tidemill run (\S+) --resume (\S+)\n", err)
     assert again is not None and again[2] == run_id
     assert process("runs", "show", "@last", "--json").json["status"] == "RUNNING"
     assert process("runs", "cancel", run_id[:20]).code == main.OK
@@ -331,7 +331,7 @@ def test_the_inputs_of_a_run_that_exists_are_not_given_again(
     assert refused.code == main.REFUSED
     (problem,) = refused.json["problems"]
     assert (problem["code"], problem["message"]) == ("option_invalid", "--resume keeps the run's inputs")
-    assert re.fullmatch(r"branch off another run: tidemill runs fork \S+ -i x=1", problem["hint"])
+    assert re.fullmatch(r"fork the run to change its inputs: tidemill runs fork \S+ -i x=1", problem["hint"])
 
 
 def test_a_task_that_was_renamed_is_patched_from_its_file(tmp_path: Path) -> None:

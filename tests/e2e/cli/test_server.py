@@ -129,7 +129,7 @@ def test_what_needs_the_store_itself_says_so(cli: InProcessCli, words: tuple[str
 
 def test_one_place_is_asked(cli: InProcessCli, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = cli("runs", "list", "--store", "sqlite:///x.db", "--server", "http://127.0.0.1:9")
-    assert ended.code == 2 and "--store and --server name two places" in ended.err
+    assert ended.code == 2 and "--store and --server are both set" in ended.err
     ended = cli("runs", "list", "--server", "127.0.0.1:9")
     assert ended.code == 2 and "is not the address of a server" in ended.err
     monkeypatch.setenv("TIDEMILL_SERVER", "http://127.0.0.1:9")
@@ -140,7 +140,7 @@ def test_one_place_is_asked(cli: InProcessCli, monkeypatch: pytest.MonkeyPatch) 
     assert ended.json["problems"][0]["code"] == "server_unavailable"
     monkeypatch.setenv("TIDEMILL_STORE", "memory://")
     ended = cli("runs", "list")
-    assert ended.code == 2 and "TIDEMILL_STORE and TIDEMILL_SERVER name two places" in ended.err
+    assert ended.code == 2 and "TIDEMILL_STORE and TIDEMILL_SERVER are both set" in ended.err
 
 
 def test_the_key_comes_from_a_file_or_the_environment(
@@ -160,4 +160,4 @@ def test_the_key_comes_from_a_file_or_the_environment(
         (tmp_path / "more").write_text(f"{key}\n→ keep it\n")
         ended = cli("runs", "list", "--server", url, "--key-file", str(tmp_path / "more"))
         assert ended.code == 2 and "must contain one API key and nothing else" in ended.err
-        assert "the tenant follows from the key" in cli("keys", "list", "--tenant", "acme", "--server", url).err
+        assert "takes the tenant from the key" in cli("keys", "list", "--tenant", "acme", "--server", url).err

@@ -148,7 +148,7 @@ LACKS = "import surely_nowhere\n"
         ("nowhere.py", None, "app_unknown", "there is no file"),
         ("", None, "app_unknown", "there is no module ''"),
         ("mine_a.py", NOTHING, "app_invalid", "offers neither functions nor handlers"),
-        ("mine_b.py:missing", NOTHING, "app_unknown", "there is no missing in mine_b.py"),
+        ("mine_b.py:missing", NOTHING, "app_unknown", "mine_b.py has no attribute missing"),
         ("mine_c.py", RAISES, "app_invalid", "cannot be imported: OSError: no such key"),
         ("mine_d.py", WRONG, "app_invalid", "functions is not a mapping of functions"),
         ("mine_e.py", WRONG_TOO, "app_invalid", "functions is not a mapping of functions"),
@@ -160,7 +160,7 @@ LACKS = "import surely_nowhere\n"
             "app_invalid",
             "cannot be imported: ModuleNotFoundError: No module named 'surely_nowhere'",
         ),
-        ("json.py", "functions = {}\n", "app_invalid", "another module is also called json too"),
+        ("json.py", "functions = {}\n", "app_invalid", "another module is also called json"),
         ("mine_i.py", "functions = {\n", "app_invalid", "cannot be imported: SyntaxError"),
     ],
 )

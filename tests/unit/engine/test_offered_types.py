@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+import tidemill.engine.offered_types as stored_types
 from tests.fixtures.approvers import refused
 from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
-from tidemill.engine import node_types
 from tidemill.engine.offered_types import (
     CONFIRM_MS,
     NODE_TYPE,
@@ -160,7 +160,7 @@ async def test_the_refusal_of_an_unknown_type_says_that_no_worker_offers_it(mill
 @simulated
 async def test_a_row_is_written_once_and_confirmed_once_a_day(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     hour_ms = 3_600_000
-    monkeypatch.setattr(node_types, "CONFIRM_MS", hour_ms)
+    monkeypatch.setattr(stored_types, "CONFIRM_MS", hour_ms)
     monkeypatch.setattr(registry, "CONFIRM_MS", hour_ms)
     await mill.process("w1", more=[shout()])
     await asyncio.sleep(1)

@@ -21,7 +21,7 @@ from tidemill.expressions.schema import (
     check_schema,
     compile_schema,
 )
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 
 PERSON = {
     "type": "object",

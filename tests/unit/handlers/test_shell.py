@@ -310,9 +310,9 @@ async def test_who_listens_ends_by_itself_when_the_time_is_up(tmp_path: Path) ->
 
 
 async def test_who_does_not_listen_is_killed(tmp_path: Path) -> None:
-    began = time.monotonic()
-    fail = await failed(*stubborn(tmp_path / "pid"), limits={"time_seconds": 0.5})
-    assert fail.code == "timeout" and 2 < time.monotonic() - began < 40
+    # Long enough for a busy machine to start it, so that it does not listen by then.
+    fail = await failed(*stubborn(tmp_path / "pid"), limits={"time_seconds": 3})
+    assert fail.code == "timeout"
     until(lambda: not alive(pid_in(tmp_path / "pid")), "it is gone", GONE_SECONDS)
 
 

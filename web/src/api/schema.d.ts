@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 48583d8e2df41689.
+// Made by `make web-types` from the OpenAPI document e50192cabefce816.
 
 export interface paths {
     "/livez": {
@@ -134,7 +134,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The id of a run by the beginning of it, or by @last
+         * The id of a run by a unique prefix, or by @last
          * @description A text that several ids begin with is refused.
          */
         get: operations["resolveRun"];
@@ -265,7 +265,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The way a run went */
+        /** The path a run took */
         get: operations["getRunPath"];
         put?: never;
         post?: never;
@@ -299,7 +299,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a run waits for, or why it failed */
+        /** What a run is waiting for, or why it failed */
         get: operations["explainRun"];
         put?: never;
         post?: never;
@@ -316,7 +316,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How the visits of a node ended, or what it waits for */
+        /** How the visits of a node ended, or what it is waiting for */
         get: operations["explainNode"];
         put?: never;
         post?: never;
@@ -370,7 +370,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What an agent said and did: turns, calls of tools, tokens and cost */
+        /** The transcript of an agent: turns, tool calls, tokens and cost */
         get: operations["getTranscript"];
         put?: never;
         post?: never;
@@ -540,7 +540,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** End a run */
+        /** Cancel a run */
         post: operations["cancelRun"];
         delete?: never;
         options?: never;
@@ -557,7 +557,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Begin nothing more in a run */
+        /** Pause a run: start no new nodes */
         post: operations["pauseRun"];
         delete?: never;
         options?: never;
@@ -574,7 +574,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Let a paused run go on */
+        /** Resume a paused run */
         post: operations["resumeRun"];
         delete?: never;
         options?: never;
@@ -591,7 +591,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Let a failed or cancelled run go on where it stopped */
+        /** Retry a failed or cancelled run; completed nodes keep their results */
         post: operations["retryRun"];
         delete?: never;
         options?: never;
@@ -608,7 +608,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Run a node and everything behind it again */
+        /** Run a node and everything downstream of it again */
         post: operations["rewindRun"];
         delete?: never;
         options?: never;
@@ -626,7 +626,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Settle a node by hand
+         * Settle a node manually
          * @description Deciding on behalf of people who were asked needs `approvals:decide`.
          */
         post: operations["overrideNode"];
@@ -645,7 +645,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Undo what a run did, backwards */
+        /** Run the compensators of a run, in reverse order */
         post: operations["rollBackRun"];
         delete?: never;
         options?: never;
@@ -682,7 +682,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Tell a run something that it waits for, or will */
+        /** Send a signal to a run */
         post: operations["signalRun"];
         delete?: never;
         options?: never;
@@ -699,7 +699,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Change what a run can be found by */
+        /** Change the labels of a run */
         post: operations["relabelRun"];
         delete?: never;
         options?: never;
@@ -717,7 +717,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Start a run that shares what this one has done
+         * Fork a run: start a new one with its history
          * @description With an `Idempotency-Key`, a repetition answers the same fork with 200. Other inputs or another graph after a decision of people, only with `approvals:decide`.
          */
         post: operations["forkRun"];
@@ -756,7 +756,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** One action on all runs that a query finds, or that are named */
+        /** Apply one action to all runs that a query finds, or to named runs */
         post: operations["actOnRuns"];
         delete?: never;
         options?: never;
@@ -791,7 +791,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List published workflows, the one that changed last first */
+        /** List published workflows, most recently changed first */
         get: operations["listWorkflows"];
         put?: never;
         /**
@@ -897,7 +897,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What lies between two versions, as a JSON Patch and as a difference of graphs */
+        /** The differences between two versions, as a JSON Patch and as a difference of graphs */
         get: operations["diffWorkflows"];
         put?: never;
         post?: never;
@@ -916,7 +916,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Make a new version with a JSON Patch of another one */
+        /** Publish a new version with a JSON Patch of another one */
         post: operations["patchWorkflow"];
         delete?: never;
         options?: never;
@@ -967,7 +967,7 @@ export interface paths {
         };
         get?: never;
         /**
-         * Make a tag point to a version, or let several versions share it
+         * Point a tag to a version, or let several versions share it
          * @description With a `weight` the version gets that percentage of the runs that are started by the tag.
          */
         put: operations["moveTag"];
@@ -1006,7 +1006,7 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Take a workflow out of the catalog; refused while runs of it have not ended */
+        /** Delete a workflow from the catalog; refused while runs of it have not ended */
         delete: operations["deleteWorkflow"];
         options?: never;
         head?: never;
@@ -1113,7 +1113,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Ask for changes, where the node has a path for it */
+        /** Request changes, where the node has a path for them */
         post: operations["requestChanges"];
         delete?: never;
         options?: never;
@@ -1130,7 +1130,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Let another person decide in the caller's place */
+        /** Delegate the caller's decision to another person */
         post: operations["delegateApproval"];
         delete?: never;
         options?: never;
@@ -1148,7 +1148,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make a link by which one person can decide without a key
+         * Create a link by which one person can decide without a key
          * @description The link holds for this request, this person and this time; a decision uses it up.
          */
         post: operations["createDecisionLink"];
@@ -1243,7 +1243,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let the runs of open dead letters go on
+         * Retry the runs of open dead letters
          * @description A patch or a corrected config changes the graph of the runs, which also takes the permission `runs:patch`.
          */
         post: operations["reprocessDeadLetters"];
@@ -1319,7 +1319,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List workers, those that started last first
+         * List workers, most recently started first
          * @description A tenant other than the operator's does not see where workers run, what they hold and what they lack.
          */
         get: operations["listWorkers"];
@@ -1376,7 +1376,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Show a node type: its fields, and what may be expected of it
+         * Show a node type: its fields and capabilities
          * @description By name, in its newest version, or as `name@2`.
          */
         get: operations["showNodeType"];
@@ -1396,7 +1396,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the limits of how many nodes run at a time
+         * List concurrency limits
          * @description A tenant other than the operator's sees the limits of queues and node types.
          */
         get: operations["listConcurrencyLimits"];
@@ -1416,7 +1416,7 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Let at most so many nodes of a queue, type, workflow or value of a label run at a time */
+        /** Limit how many nodes of a queue, type, workflow or label value run at once */
         put: operations["setConcurrencyLimit"];
         post?: never;
         /** Remove a limit */
@@ -1433,7 +1433,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List composite tools, the last changed first */
+        /** List composite tools, most recently changed first */
         get: operations["listTools"];
         put?: never;
         post?: never;
@@ -1496,7 +1496,7 @@ export interface paths {
         get: operations["showSchedule"];
         put?: never;
         post?: never;
-        /** Remove a schedule */
+        /** Delete a schedule */
         delete: operations["deleteSchedule"];
         options?: never;
         head?: never;
@@ -1530,7 +1530,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Start nothing until it is resumed */
+        /** Pause a schedule */
         post: operations["pauseSchedule"];
         delete?: never;
         options?: never;
@@ -1547,7 +1547,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Go on after a pause */
+        /** Resume after a pause */
         post: operations["resumeSchedule"];
         delete?: never;
         options?: never;
@@ -1582,7 +1582,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who asks, and what they may do */
+        /** The caller, and what it may do */
         get: operations["me"];
         put?: never;
         post?: never;
@@ -1627,7 +1627,7 @@ export interface paths {
         get: operations["listKeys"];
         put?: never;
         /**
-         * Make an API key
+         * Create an API key
          * @description The answer is the only place where the key is ever shown.
          */
         post: operations["createKey"];
@@ -1664,10 +1664,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The tenants that were made */
+        /** The tenants that were created */
         get: operations["listTenants"];
         put?: never;
-        /** Make a tenant */
+        /** Create a tenant */
         post: operations["createTenant"];
         delete?: never;
         options?: never;
@@ -1719,7 +1719,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who has changed what, newest first */
+        /** Who changed what, newest first */
         get: operations["listAudit"];
         put?: never;
         post?: never;
@@ -1736,7 +1736,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether an entry was changed */
+        /** Check whether an audit entry was changed */
         get: operations["verifyAudit"];
         put?: never;
         post?: never;
@@ -3722,7 +3722,7 @@ export interface components {
             kept: boolean;
             used_by: string[];
         };
-        /** @description A worker as lists show it; moments are those of the store's clock. */
+        /** @description A worker as lists show it; times are those of the store's clock. */
         WorkerView: {
             name: string;
             /** @enum {unknown} */

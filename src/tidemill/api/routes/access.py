@@ -48,7 +48,7 @@ def _me(caller: Caller, session: str, access: Access) -> Me:
 
 @router.on("GET", "/me", may=ANYONE, answers=Me)
 async def me(request: Request, caller: CurrentCaller) -> Response:
-    """Who asks, and what they may do."""
+    """The caller, and what it may do."""
     return answer(_me(caller, caller.session, request.app.state.access))
 
 
@@ -108,7 +108,7 @@ async def list_keys(caller: CurrentCaller, after: After = None, limit: Limit = 5
 
 @router.on("POST", "/keys", may="keys:write", answers=CreatedKey, status=201)
 async def create_key(caller: CurrentCaller, body: NewKeyBody) -> Response:
-    """Make an API key.
+    """Create an API key.
 
     The answer is the only place where the key is ever shown.
     """
@@ -139,13 +139,13 @@ TenantName = Annotated[str, Path(max_length=63)]
 
 @router.on("GET", "/tenants", may="tenants:read", answers=PageOf(TenantView))
 async def list_tenants(caller: CurrentCaller, after: After = None, limit: Limit = 50) -> Response:
-    """The tenants that were made."""
+    """The tenants that were created."""
     return page_answer(*await caller.services.tenants.find(after=after, limit=limit))
 
 
 @router.on("POST", "/tenants", may="tenants:write", answers=TenantView, status=201)
 async def create_tenant(caller: CurrentCaller, body: NewTenantBody) -> Response:
-    """Make a tenant."""
+    """Create a tenant."""
     return answer(await caller.services.tenants.create(body.name, actor=caller.actor), 201)
 
 
@@ -181,7 +181,7 @@ async def list_audit(
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
-    """Who has changed what, newest first."""
+    """Who changed what, newest first."""
     found = await caller.services.audit.find(
         actor=actor, action=action, subject=subject, since=since, until=until, after=after, limit=limit
     )
@@ -193,5 +193,5 @@ async def verify_audit(
     caller: CurrentCaller,
     head: Annotated[str, Query(max_length=100, description="The head of an earlier check, kept elsewhere.")] = "",
 ) -> Response:
-    """Whether an entry was changed."""
+    """Check whether an audit entry was changed."""
     return answer(await caller.services.audit.verify(head))

@@ -162,7 +162,7 @@ class ChangesBody(Body):
 
 @router.on("POST", "/approvals/{approval_id}/request-changes", may=MAY_DECIDE, answers=Decided)
 async def request_changes(approval_id: str, body: ChangesBody, caller: CurrentCaller) -> Response:
-    """Ask for changes, where the node has a path for it."""
+    """Request changes, where the node has a path for them."""
     decision = DecideBody(decision="changes", **body.model_dump())
     return await _decide(caller.services.approvals, _place(approval_id), decision, caller.actor, caller.principal.roles)
 
@@ -175,7 +175,7 @@ class DelegateBody(Body):
 
 @router.on("POST", "/approvals/{approval_id}/delegate", may=MAY_DECIDE, answers=ApprovalView)
 async def delegate_approval(approval_id: str, body: DelegateBody, caller: CurrentCaller) -> Response:
-    """Let another person decide in the caller's place."""
+    """Delegate the caller's decision to another person."""
     place = _place(approval_id)
     view = await caller.services.approvals.delegate(
         place.run_id,
@@ -213,7 +213,7 @@ class LinkBody(Body):
 
 @router.on("POST", "/approvals/{approval_id}/links", may=MAY_DECIDE, answers=DecisionUrl, status=201)
 async def create_decision_link(approval_id: str, body: LinkBody, request: Request, caller: CurrentCaller) -> Response:
-    """Make a link by which one person can decide without a key.
+    """Create a link by which one person can decide without a key.
 
     The link holds for this request, this person and this time; a decision uses it up.
     """

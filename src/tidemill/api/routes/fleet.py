@@ -51,7 +51,7 @@ def _is_operator(caller: Caller) -> bool:
 
 @router.on("GET", "/workers", may="fleet:read", answers=PageOf(WorkerView))
 async def list_workers(caller: CurrentCaller) -> Response:
-    """List workers, those that started last first.
+    """List workers, most recently started first.
 
     A tenant other than the operator's does not see where workers run, what they hold and what they lack.
     """
@@ -98,7 +98,7 @@ async def list_node_types(caller: CurrentCaller) -> Response:
 
 @router.on("GET", "/node-types/{name}", may="fleet:read", answers=_NODE_TYPE)
 async def show_node_type(name: str, caller: CurrentCaller) -> Response:
-    """Show a node type: its fields, and what may be expected of it.
+    """Show a node type: its fields and capabilities.
 
     By name, in its newest version, or as `name@2`.
     """
@@ -112,7 +112,7 @@ async def show_node_type(name: str, caller: CurrentCaller) -> Response:
 
 @router.on("GET", "/concurrency", may="fleet:read", answers=PageOf(ConcurrencyLimit))
 async def list_concurrency_limits(caller: CurrentCaller) -> Response:
-    """List the limits of how many nodes run at a time.
+    """List concurrency limits.
 
     A tenant other than the operator's sees the limits of queues and node types.
     """

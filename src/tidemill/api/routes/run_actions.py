@@ -74,7 +74,7 @@ async def cancel_run(
 async def pause_run(
     caller: CurrentCaller, run_id: str, body: Act | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Begin nothing more in a run."""
+    """Pause a run: start no new nodes."""
     await caller.services.runs.pause(run_id, **(body or Act()).who(caller, idempotency_key))
     return await _shown(caller, run_id)
 
@@ -134,7 +134,7 @@ class OverrideNode(Act):
 async def override_node(
     caller: CurrentCaller, run_id: str, body: OverrideNode, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Settle a node by hand.
+    """Settle a node manually.
 
     Deciding on behalf of people who were asked needs `approvals:decide`.
     """
@@ -157,7 +157,7 @@ async def override_node(
 async def roll_back_run(
     caller: CurrentCaller, run_id: str, body: Act | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Undo what a run did, backwards."""
+    """Run the compensators of a run, in reverse order."""
     await caller.services.runs.rollback(run_id, **(body or Act()).who(caller, idempotency_key))
     return await _shown(caller, run_id)
 
@@ -200,7 +200,7 @@ class SentSignal(msgspec.Struct, frozen=True, kw_only=True):
 async def signal_run(
     caller: CurrentCaller, run_id: str, body: SendSignal, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Tell a run something that it waits for, or will."""
+    """Send a signal to a run."""
     signal_id = idempotency_key if body.signal_id is None else body.signal_id
     sent = await caller.services.runs.signal(run_id, body.name, body.payload, signal_id=signal_id, actor=caller.actor)
     return answer(SentSignal(run_id=run_id, signal_id=sent))
@@ -217,7 +217,7 @@ class RelabelRun(Body):
 async def relabel_run(
     caller: CurrentCaller, run_id: str, body: RelabelRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Change what a run can be found by."""
+    """Change the labels of a run."""
     command_id = idempotency_key if body.command_id is None else body.command_id
     await caller.services.runs.relabel(run_id, body.set, body.remove, actor=caller.actor, command_id=command_id)
     return await _shown(caller, run_id)
@@ -263,7 +263,7 @@ class ForkRun(Body):
 async def fork_run(
     request: Request, caller: CurrentCaller, run_id: str, body: ForkRun, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Start a run that shares what this one has done.
+    """Fork a run: start a new one with its history.
 
     With an `Idempotency-Key`, a repetition answers the same fork with 200. Other inputs or another graph after a
     decision of people, only with `approvals:decide`.
@@ -393,7 +393,7 @@ class BulkAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 @router.on("POST", "/runs/bulk", may="runs:act", answers=BulkAnswer)
 async def act_on_runs(caller: CurrentCaller, body: BulkRequest) -> Response:
-    """One action on all runs that a query finds, or that are named."""
+    """Apply one action to all runs that a query finds, or to named runs."""
     outcome = await caller.services.many.bulk(
         body.action,
         body.query,

@@ -61,7 +61,7 @@ async def group_failures(caller: CurrentCaller, query: RunQueryText = "") -> Res
 
 @router.on("GET", "/runs/resolve/{text}", may="runs:read", answers=ResolvedRun)
 async def resolve_run(caller: CurrentCaller, text: str) -> Response:
-    """The id of a run by the beginning of it, or by @last.
+    """The id of a run by a unique prefix, or by @last.
 
     A text that several ids begin with is refused.
     """

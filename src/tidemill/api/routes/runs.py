@@ -331,7 +331,7 @@ def _seq(text: str) -> int:
 
 @router.on("GET", "/runs/{run_id}/path", may="runs:read", answers=PageOf(STEP))
 async def get_run_path(caller: CurrentCaller, run_id: str, at: At = None) -> Response:
-    """The way a run went."""
+    """The path a run took."""
     return page_answer(await caller.services.inspection.path(run_id, at=at), None)
 
 
@@ -343,13 +343,13 @@ async def get_run_tokens(caller: CurrentCaller, run_id: str, at: At = None) -> R
 
 @router.on("GET", "/runs/{run_id}/why", may="runs:read", answers=Explanation)
 async def explain_run(caller: CurrentCaller, run_id: str) -> Response:
-    """What a run waits for, or why it failed."""
+    """What a run is waiting for, or why it failed."""
     return answer(await caller.services.inspection.why(run_id))
 
 
 @router.on("GET", "/runs/{run_id}/why/{node}", may="runs:read", answers=NodeHistory)
 async def explain_node(caller: CurrentCaller, run_id: str, node: str) -> Response:
-    """How the visits of a node ended, or what it waits for."""
+    """How the visits of a node ended, or what it is waiting for."""
     return answer(await caller.services.inspection.why_node(run_id, node))
 
 
@@ -390,7 +390,7 @@ async def get_transcript(
     visit: Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="By default the latest.")] = None,
     index: Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="An item of a map.")] = None,
 ) -> Response:
-    """What an agent said and did: turns, calls of tools, tokens and cost."""
+    """The transcript of an agent: turns, tool calls, tokens and cost."""
     return answer(await caller.services.inspection.transcript(run_id, node, visit=visit, index=index))
 
 

@@ -106,7 +106,7 @@ async def change_schedule(caller: CurrentCaller, name: str, body: ScheduleChange
 
 @router.on("DELETE", "/schedules/{name}", may=WRITE, answers=_one_of("deleted"))
 async def delete_schedule(caller: CurrentCaller, name: str, reason: str = "") -> Response:
-    """Remove a schedule."""
+    """Delete a schedule."""
     await _of(caller).delete(name, reason=reason, actor=caller.actor)
     return answer({"deleted": name})
 
@@ -123,13 +123,13 @@ async def schedule_times(
 
 @router.on("POST", "/schedules/{name}/pause", may=WRITE, answers=Schedule)
 async def pause_schedule(caller: CurrentCaller, name: str, body: Why | None = None) -> Response:
-    """Start nothing until it is resumed."""
+    """Pause a schedule."""
     return answer(await _of(caller).pause(name, reason=body.reason if body else "", actor=caller.actor))
 
 
 @router.on("POST", "/schedules/{name}/resume", may=WRITE, answers=Schedule)
 async def resume_schedule(caller: CurrentCaller, name: str, body: Why | None = None) -> Response:
-    """Go on after a pause."""
+    """Resume after a pause."""
     return answer(await _of(caller).resume(name, reason=body.reason if body else "", actor=caller.actor))
 
 

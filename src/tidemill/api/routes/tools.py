@@ -22,7 +22,7 @@ async def list_tools(
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
-    """List composite tools, the last changed first."""
+    """List composite tools, most recently changed first."""
     return page_answer(*await caller.services.tools.page(retired=retired, after=after, limit=limit))
 
 

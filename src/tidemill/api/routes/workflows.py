@@ -149,7 +149,7 @@ async def list_workflows(
     after: After = None,
     limit: Limit = 50,
 ) -> Response:
-    """List published workflows, the one that changed last first."""
+    """List published workflows, most recently changed first."""
     return page_answer(*await caller.services.workflows.find(query, after=after, limit=limit))
 
 
@@ -233,7 +233,7 @@ async def diff_workflows(
     caller: CurrentCaller,
     to: Annotated[str, Query(description="The other version.", examples=["hello@2"], max_length=300)],
 ) -> Response:
-    """What lies between two versions, as a JSON Patch and as a difference of graphs."""
+    """The differences between two versions, as a JSON Patch and as a difference of graphs."""
     return answer(await caller.services.workflows.diff(reference, to))
 
 
@@ -248,7 +248,7 @@ class PatchWorkflowBody(Body):
 
 @router.on("POST", "/workflows/{reference}/patch", may="workflows:write", answers=Published, status=201)
 async def patch_workflow(reference: str, body: PatchWorkflowBody, caller: CurrentCaller) -> Response:
-    """Make a new version with a JSON Patch of another one."""
+    """Publish a new version with a JSON Patch of another one."""
     published = await caller.services.workflows.patch(
         reference, body.operations, base_digest=body.base_digest, author=caller.actor, message=body.message
     )
@@ -300,7 +300,7 @@ class MoveTagBody(Body):
 
 @router.on("PUT", "/workflows/{name}/tags/{tag}", may="workflows:write", answers=Tagged)
 async def move_tag(name: str, tag: str, body: MoveTagBody, caller: CurrentCaller) -> Response:
-    """Make a tag point to a version, or let several versions share it.
+    """Point a tag to a version, or let several versions share it.
 
     With a `weight` the version gets that percentage of the runs that are started by the tag.
     """
@@ -333,5 +333,5 @@ async def remove_tag(
 async def delete_workflow(
     name: str, caller: CurrentCaller, message: Annotated[str, Query(max_length=2_000)] = ""
 ) -> Response:
-    """Take a workflow out of the catalog; refused while runs of it have not ended."""
+    """Delete a workflow from the catalog; refused while runs of it have not ended."""
     return answer(await caller.services.workflows.delete(name, actor=caller.actor, message=message))

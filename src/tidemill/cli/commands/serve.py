@@ -26,11 +26,11 @@ import msgspec
 
 from tidemill.bootstrap import engine_at
 from tidemill.cli import main
-from tidemill.cli.commands.worker import StatusLines, import_before_work, in_loop, log_lines, opened
+from tidemill.cli.commands.worker import StatusLines, import_before_work, in_loop, opened, status_output
 from tidemill.cli.options import STORE_VARIABLE, is_server
-from tidemill.cli.render.terminal import GREEN, Styler, counted, reserve_stdout, sanitize
+from tidemill.cli.render.terminal import GREEN, Styler, counted, sanitize
 from tidemill.cli.session import StoreSession
-from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
+from tidemill.cli.user_code import load_apps, warn_of_ignored_config
 from tidemill.demo import sample_runs as demo
 from tidemill.engine.engine import Engine
 from tidemill.errors import Rejected, rejected
@@ -108,12 +108,7 @@ def _serve_store(options: ServeOptions) -> int:
         import_before_work()
         # It takes as long as all the rest, and would block the loop of the worker.
         import_module("tidemill.api.app")
-        with (
-            importable() if options.apps or settings.may_import else nullcontext(),
-            StatusLines(as_json=options.in_json, level=options.log_level) as status_lines,
-            reserve_stdout() if options.in_json else nullcontext(),
-            log_lines(options.in_json, options.log_level, status_lines),
-        ):
+        with status_output(options, importing=settings.may_import) as status_lines:
             engine = _engine(options, settings)
             main.start_collector()
             main.prepare_long_life()

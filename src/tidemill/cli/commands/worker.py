@@ -19,7 +19,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import click
 import msgspec
@@ -231,12 +231,7 @@ def work(options: WorkOptions) -> int:
             settings = msgspec.structs.replace(settings, imports=ImportGrants())
         # Before the current folder can be searched for modules.
         import_before_work()
-        with (
-            importable() if options.apps or settings.may_import else nullcontext(),
-            StatusLines(as_json=options.in_json, level=options.log_level) as status_lines,
-            reserve_stdout() if options.in_json else nullcontext(),
-            log_lines(options.in_json, options.log_level, status_lines),
-        ):
+        with status_output(options, importing=settings.may_import) as status_lines:
             engine = _engine(options, settings)
             main.start_collector()
             main.prepare_long_life()
@@ -261,8 +256,31 @@ class LogLines(logging.Handler):
         self._status_lines.logged(record)
 
 
+class OutputOptions(Protocol):
+    """The options of a long-lived command that decide what it imports and prints."""
+
+    @property
+    def apps(self) -> tuple[str, ...]: ...
+    @property
+    def in_json(self) -> bool: ...
+    @property
+    def log_level(self) -> str: ...
+
+
 @contextmanager
-def log_lines(in_json: bool, log_level: str, status_lines: StatusLines) -> Iterator[None]:
+def status_output(options: OutputOptions, *, importing: bool) -> Iterator[StatusLines]:
+    """The status lines and log of a long-lived command, with its folder importable if it imports user code."""
+    with (
+        importable() if options.apps or importing else nullcontext(),
+        StatusLines(as_json=options.in_json, level=options.log_level) as status_lines,
+        reserve_stdout() if options.in_json else nullcontext(),
+        _log_lines(options.in_json, options.log_level, status_lines),
+    ):
+        yield status_lines
+
+
+@contextmanager
+def _log_lines(in_json: bool, log_level: str, status_lines: StatusLines) -> Iterator[None]:
     """Prefix lines that functions print with their run and node, and format log records."""
     capture, root = OutputCapture(), logging.getLogger()
     capture.install(labels=True)

@@ -72,7 +72,7 @@ class CompositeToolService:
         return None
 
     async def find(self, *, retired: bool = False, limit: int = 100) -> list[CompositeTool]:
-        """The composite tools, the one that changed last first."""
+        """The composite tools, most recently changed first."""
         return (await self.page(retired=retired, after=None, limit=limit))[0]
 
     async def page(self, *, retired: bool, after: str | None, limit: int) -> tuple[list[CompositeTool], str | None]:
@@ -102,7 +102,7 @@ class CompositeToolService:
     async def rename(
         self, name: str, new_name: str, *, description: str | None = None, actor: str = ""
     ) -> CompositeTool:
-        """Give a tool another name and, if it is given, another description."""
+        """Rename a tool, and optionally change its description."""
         if not _NAME.fullmatch(new_name):
             hint = "a letter, then letters, digits and -, at most 64"
             raise rejected("bad_name", f"{new_name[:80]!r} cannot be the name of a tool", path="/name", hint=hint)
@@ -114,11 +114,11 @@ class CompositeToolService:
         return await self._change(name, "rename", actor, name=new_name, description=description)
 
     async def pin(self, name: str, *, pinned: bool = True, actor: str = "") -> CompositeTool:
-        """Keep a tool at its version whatever later uses show, or let it grow again."""
+        """Pin a tool to its version, or unpin it."""
         return await self._change(name, "pin" if pinned else "unpin", actor, pinned=pinned)
 
     async def retire(self, name: str, *, retired: bool = True, actor: str = "") -> CompositeTool:
-        """Take a tool away from agents, or give it back."""
+        """Retire a tool, or make it available again."""
         return await self._change(name, "retire" if retired else "restore", actor, retired=retired)
 
     async def _change(self, name: str, command: str, actor: str, /, **changes: Any) -> CompositeTool:

@@ -197,7 +197,7 @@ class UsageService:
         self._context = context
 
     async def find(self, *, since: Moment | date | None = None, workflow: str | None = None) -> UsageReport:
-        """What runs took, by the day of their end and by workflow: of the last 30 days, or `since` a date or `90d` ago.
+        """Usage by day of the end and by workflow, for the last 30 days or `since` a date or `90d` ago.
 
         Runs that no worker has rolled up yet are included, up to 10,000 of them.
         """

@@ -268,7 +268,7 @@ class KeyService:
     async def create(
         self, label: str, *, roles: tuple[str, ...] | list[str], expires_days: float | None = EXPIRES_DAYS, actor: str
     ) -> CreatedKey:
-        """Make a key with these roles. Its text is in the answer, and nowhere else; None never expires."""
+        """Create a key with these roles. Its text is in the answer, and nowhere else; None never expires."""
         context = self._context
         if not _LABEL.fullmatch(label):
             hint = "letters, digits, . _ and -, at most 64, with a letter or digit first: ci-deploy"
@@ -310,7 +310,7 @@ class KeyService:
         return [self._view(_read_key(row)) for row in page.rows], page.after
 
     async def revoke(self, key_id: str, *, actor: str) -> KeyView:
-        """Refuse a key from now on; in every process within five seconds. Idempotent."""
+        """Revoke a key; in every process within five seconds. Idempotent."""
         for _ in range(RACES_MAX):
             mine = tenant_of_key(key_id) == self._context.tenant
             stored, version = await _stored(self._context.store, self._stream(key_id), StoredKey) if mine else (None, 0)
@@ -350,7 +350,7 @@ class TenantService:
         self._context = replace(context, audited=True)
 
     async def create(self, name: str, *, actor: str) -> TenantView:
-        """Make a tenant. It has no keys yet."""
+        """Create a tenant. It has no keys yet."""
         self._check(name)
         now_ms = self._context.store.now_ms()
         tenant = StoredTenant(name=name, created_ms=now_ms, created_by=actor)
@@ -445,7 +445,7 @@ class AuditService:
         return [read_entry(row) for row in page.rows], page.after
 
     async def verify(self, known_head: str = "") -> ChainCheck:
-        """Compute the chain of the tenant again, and name the first entry that is not what was appended.
+        """Recompute the hash chain of the tenant, and name the first entry that was changed.
 
         `known_head` is the head of an earlier check, kept elsewhere: a chain that lost entries since does not hold it.
         """

@@ -43,7 +43,7 @@ class BlobService:
         keep: bool = False,
         actor: str = "",
     ) -> dict[str, Any]:
-        """Store bytes, a file or a stream, and answer their description, which may be an input of a run.
+        """Store bytes, a file or a stream, and return their description, which may be an input of a run.
 
         Without `keep` they are collected after a day or so, unless a run or workflow refers to them by then.
         """
@@ -91,7 +91,7 @@ class BlobService:
     async def find(
         self, *, state: BlobState | None = None, after: str | None = None, limit: int = 50
     ) -> tuple[list[BlobInfo], str | None]:
-        """Blobs in the order of their digests, and where the next page begins."""
+        """Blobs by digest, and the cursor of the next page."""
         if limit < 1:
             raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
         if after is not None and not is_digest(after):

@@ -1,4 +1,4 @@
-"""One action on all runs that a query finds, or that are named."""
+"""Apply one action to all runs that a query finds, or to named runs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BulkService:
         reason: str = "",
         actor: str = "",
     ) -> BulkOutcome:
-        """Carry out an action on all runs that a query finds, newest first, at most `limit`; each on its own.
+        """Apply an action to all runs that a query finds, newest first, at most `limit`; each separately.
 
         `run_ids` names the runs instead. A run that refuses does not stop the others. With `dry_run` nothing is done,
         and the outcome says which runs would refuse now.

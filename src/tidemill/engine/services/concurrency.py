@@ -73,7 +73,7 @@ class ConcurrencyService:
         return [ConcurrencyLimit(name=name, limit=limit) for name, limit in sorted(self._known.limits.items())]
 
     async def set(self, name: str, limit: int, *, actor: str = "") -> ConcurrencyLimit:
-        """Let at most `limit` nodes of a queue, type, workflow or label's value run at a time."""
+        """Let at most `limit` nodes of a queue, type, workflow or label value run at once."""
         kind, colon, which = name.partition(":")
         if kind not in LIMITED or not colon or not which or len(name) > 200:
             raise rejected("limit_name_invalid", f"{name!r} cannot be limited", path="/name", hint=HINT)

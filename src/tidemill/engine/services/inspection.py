@@ -262,7 +262,7 @@ class InspectionService:
     async def transcript(
         self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None
     ) -> Transcript:
-        """What an agent said and did in a visit, by default the latest: turns, calls of tools, tokens and cost."""
+        """The transcript of an agent in a visit, by default the latest: turns, tool calls, tokens and cost."""
         from tidemill.agents.transcript import Entry, Transcript, transcript_of
 
         entry = await self._context.entry(run_id)
@@ -351,7 +351,7 @@ class InspectionService:
         return item_views(entry.state.peek(node), after, limit, status)
 
     async def path(self, run_id: str, *, at: int | None = None) -> list[dict[str, Any]]:
-        """The way the run went: every visit in the order in which they ended, each with the edges it took."""
+        """The path the run took: every visit in the order in which they ended, with the edges it took."""
         events = await (self._context.log(run_id) if at is None else self._events_until(run_id, at))
         return [{**msgspec.structs.asdict(step), "went": list(step.went)} for step in path(events)]
 
@@ -364,7 +364,7 @@ class InspectionService:
         ]
 
     async def why(self, run_id: str) -> Explanation:
-        """What the run waits for, since when, and what unblocks it; of a failed run, the first cause."""
+        """What the run is waiting for, since when, and what unblocks it; of a failed run, the first cause."""
         from tidemill.kernel.explain.explain import explain
 
         try:
@@ -424,7 +424,7 @@ class InspectionService:
         )
 
     async def why_node(self, run_id: str, node: str) -> NodeHistory:
-        """How the visits of a node ended and what decided that, or what it waits for."""
+        """How the visits of a node ended and why, or what it is waiting for."""
         from tidemill.kernel.explain.ended import account_for
 
         entry = await self._context.entry(run_id)
@@ -467,7 +467,7 @@ class InspectionService:
         return msgspec.structs.replace(found, unblock=words, command=f"tidemill why {quote(child.key)}")
 
     async def compare(self, run_id: str, other_id: str) -> Comparison:
-        """Two runs side by side: which nodes came out the same, and where they first went apart."""
+        """Compare two runs: which nodes have the same result, and where they first differ."""
         left, right = await self.show(run_id), await self.show(other_id)
         order = [step["node"] for step in await self.path(run_id)]
         names = [*dict.fromkeys([*order, *left.nodes, *right.nodes])]

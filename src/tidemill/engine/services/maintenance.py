@@ -155,7 +155,7 @@ class MaintenanceService:
         )
 
     async def archive_sweep(self, *, dry_run: bool = False) -> SweepResult:
-        """Retire every run that is due now; with `dry_run` only say which."""
+        """Archive every run whose retention time is over; with `dry_run` only say which."""
         sweep = self.retention_sweep(dry_run=dry_run)
         retired, left, failed = list[str](), list[tuple[str, str]](), list[str]()
         for _ in range(SWEEPS_MAX):
@@ -179,7 +179,7 @@ class MaintenanceService:
         return listed, found.events()
 
     async def archive_restore(self, run_id: str) -> ArchiveEntry:
-        """Put an archived run back as it was, byte for byte; it is kept as long as after its end.
+        """Restore an archived run, byte for byte; it is kept as long as after its end.
 
         The newest of this id, or the one of this entry. The archive keeps its copy. Refused when a run of this id is
         there; nothing has changed then.

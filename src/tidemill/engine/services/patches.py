@@ -236,7 +236,7 @@ class PatchService:
         actor: str = "",
         key: str | None = None,
     ) -> str:
-        """Start a run of its own that shares what this one had done after event `at`, by default everything.
+        """Fork a run: start a new one with its history up to event `at`, by default all of it.
 
         `node` runs again there; `inputs` and a JSON Patch, or the `document`, may differ. With `key` the call may be
         repeated.

@@ -75,7 +75,7 @@ class RunActions:
     async def signal(
         self, run_id: str, name: str, payload: Any = None, *, signal_id: str | None = None, actor: str = ""
     ) -> str:
-        """Tell a run something; the first node that waits for `name` takes it, else it is kept for one that will.
+        """Send a signal to a run: the first node that waits for `name` takes it, else the run keeps it for a later one.
 
         Answers the signal's id; a second signal with the same id changes nothing.
         """
@@ -118,11 +118,11 @@ class RunActions:
         await self._context.command(run_id, cancel, reason=reason)
 
     async def pause(self, run_id: str, *, reason: str = "", actor: str = "", command_id: str | None = None) -> None:
-        """Dispatch nothing more until `resume`; attempts that run may finish."""
+        """Pause the run: start no new nodes until `resume`; running attempts may finish."""
         await self._context.command(run_id, Pause(id=command_id, reason=reason, actor=actor or None), reason=reason)
 
     async def resume(self, run_id: str, *, reason: str = "", actor: str = "", command_id: str | None = None) -> None:
-        """Go on after a pause."""
+        """Resume after a pause."""
         await self._context.command(run_id, Resume(id=command_id, reason=reason, actor=actor or None), reason=reason)
 
     async def retry(
@@ -171,7 +171,7 @@ class RunActions:
         actor: str = "",
         command_id: str | None = None,
     ) -> None:
-        """Settle a node that has not ended well by hand: give it a value, or skip it."""
+        """Settle a node that has not completed manually: give it a value, or skip it."""
         if skip is (value is not UNSET):
             raise rejected("override_unclear", "either give a value or skip the node", path="/value")
         output = None if skip else await self._context.packed(value, code="value_not_json", path="/value")
@@ -189,7 +189,7 @@ class RunActions:
         await self._context.command(run_id, override, reason=reason)
 
     async def rollback(self, run_id: str, *, reason: str = "", actor: str = "", command_id: str | None = None) -> None:
-        """Undo what a run that has ended did, with the compensators of its nodes, backwards."""
+        """Roll back an ended run: run the compensators of its nodes in reverse order."""
         await self._context.command(run_id, Rollback(id=command_id, reason=reason, actor=actor or None), reason=reason)
 
     async def rehearse(
@@ -250,7 +250,7 @@ class RunActions:
         actor: str = "",
         command_id: str | None = None,
     ) -> None:
-        """Change what a run can be found by."""
+        """Change the labels of a run."""
         labels = check_labels(set or {})
         known = (await self._context.entry(run_id)).state.labels.items()
         check_labels({**{name: text for name, text in known if name not in remove}, **labels})

@@ -475,7 +475,7 @@ class RunService(RunActions):
         return min(counted, at_most)
 
     async def summary(self, query: str | Iterable[str] = "", *, buckets: int = BUCKETS) -> RunSummary:
-        """What the runs that a query finds have in common: facets, a histogram of their starts, groups of failures.
+        """Summarise the runs that a query finds: facets, a histogram of their starts, groups of failures.
 
         One scan of the newest 10,000 matches; `complete` says whether these are all. If not, numbers are lower bounds.
         """
@@ -527,7 +527,7 @@ class RunService(RunActions):
         return RunPage([shown for row in page.rows if (shown := read_run_row(row)) is not None], page.after)
 
     async def resolve(self, text: str) -> str:
-        """The id of a run by a beginning of it that no other id has; `@last` is the newest run that is not a child.
+        """The id of a run by a unique prefix; `@last` is the newest run that is not a child.
 
         Answers the text itself if it names no run.
         """

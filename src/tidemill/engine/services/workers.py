@@ -85,7 +85,7 @@ class WorkerService:
         """Of this process's own worker, if it has one."""
 
     async def find(self) -> list[WorkerView]:
-        """Every worker that is known, those that started last first; a dead one is forgotten after an hour."""
+        """Every known worker, most recently started first; a dead one is forgotten after an hour."""
         return [_view(row, state) for row, state in await self._states()]
 
     async def _states(self) -> list[tuple[WorkerRow, State]]:

@@ -110,7 +110,7 @@ class WorkflowService:
     async def patch(
         self, reference: str, operations: Any, *, base_digest: str | None = None, author: str = "", message: str = ""
     ) -> Published:
-        """Make a new version of a published one with a JSON Patch on its document."""
+        """Publish a new version with a JSON Patch of another one's document."""
         return await self._context.catalog.patch(
             self._context.tenant,
             reference,
@@ -124,7 +124,7 @@ class WorkflowService:
     async def find(
         self, terms: str | Sequence[str] = (), *, after: str | None = None, limit: int = 50
     ) -> tuple[list[WorkflowRow], str | None]:
-        """Published workflows, the one that changed last first."""
+        """Published workflows, most recently changed first."""
         wanted = checked_terms(terms, ("tag", "workflow"))
         return await self._context.catalog.find(self._context.tenant, wanted, after=after, limit=limit)
 
@@ -143,7 +143,7 @@ class WorkflowService:
         actor: str = "",
         message: str = "",
     ) -> Tagged:
-        """Make a tag point to a version, or let several versions share it.
+        """Point a tag to a version, or let several versions share it.
 
         With a `weight` the version gets that percentage of the runs that are started by the tag, and the versions that
         have the tag now keep the rest; `{2: 90, 3: 10}` names all of them. The id of a run decides which version it
@@ -160,7 +160,7 @@ class WorkflowService:
         return await context.catalog.rollback_tag(context.tenant, name, tag, **words)
 
     async def delete(self, name: str, *, actor: str = "", message: str = "") -> WorkflowDeletion:
-        """Take a workflow out of the catalog; refused while runs of it have not ended.
+        """Delete a workflow from the catalog; refused while runs of it have not ended.
 
         Ended runs stay readable. A document that is published under the name later continues the version numbers.
         """
@@ -187,7 +187,7 @@ class WorkflowService:
         return await self._context.catalog.tag_history(self._context.tenant, name, tag)
 
     async def diff(self, left: str, right: str) -> Diff:
-        """What lies between two versions, as a JSON Patch and as a difference of graphs."""
+        """The differences between two versions, as a JSON Patch and as a difference of graphs."""
         return await self._context.catalog.diff(self._context.tenant, left, right)
 
 

@@ -26,12 +26,11 @@ from tidemill.expressions.errors import (
     template_failed,
 )
 from tidemill.expressions.limits import DEPTH_MAX, SOURCE_MAX, SOURCE_PARTS_MAX, TEXT_MAX
-from tidemill.expressions.scope import NOTHING, Json, References, Scope, merged
+from tidemill.expressions.scope import NOTHING, Json, References, Scope, has_syntax, is_template, merged
 from tidemill.expressions.templates.environment import PATH, TemplateEnvironment, environment
 from tidemill.expressions.templates.limits import RenderBudget, cost, text, to_json_value
 from tidemill.expressions.templates.lookup import FUNCTIONS, Fault, Path, ScopeContext, build
 from tidemill.expressions.templates.rewrite import TemplateRewriter
-from tidemill.expressions.templates.syntax import has_syntax, is_template
 from tidemill.expressions.templates.undefined import NotAvailable
 
 CACHED_MAX = 1 << 14

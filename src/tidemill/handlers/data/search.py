@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tidemill.expressions.conditions import is_small
 from tidemill.expressions.errors import kind_of
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.data.meter import Meter, TableError, metered
 from tidemill.handlers.data.pipeline import source_rows

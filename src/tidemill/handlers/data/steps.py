@@ -14,9 +14,9 @@ from tidemill.expressions.conditions import parse_condition
 from tidemill.expressions.errors import ExpressionError, meant, pointer, shorten
 from tidemill.expressions.sandbox.tasks import PROGRAM_MAX, check_jq
 from tidemill.expressions.schema import compile_schema
+from tidemill.expressions.scope import is_template
 from tidemill.expressions.templates.dates import check_forms, check_zone
 from tidemill.expressions.templates.regex import compile_pattern
-from tidemill.expressions.templates.syntax import is_template
 from tidemill.handlers.contract import object_schema
 from tidemill.handlers.data.tables import FUNCTIONS, OUTPUT_WORDS, Aggregation, aggregation
 from tidemill.kernel.model import ConfigProblem, NodeType

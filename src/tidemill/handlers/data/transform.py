@@ -11,7 +11,7 @@ from typing import Any
 
 from tidemill.expressions.errors import ExpressionError, kind_of, pointer
 from tidemill.expressions.sandbox.pool import SandboxExecutor, run_query
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.control import check_query, value_before
 from tidemill.kernel.model import ConfigProblem, NodeType

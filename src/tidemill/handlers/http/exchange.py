@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import Fail, NodeContext, truncate
 from tidemill.kernel.model import ConfigProblem
 from tidemill.net.egress import SCHEMES, CallFailed, invalid_host, shown

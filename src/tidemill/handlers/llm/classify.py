@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import Done, Fail, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.llm.accounting import accounted
 from tidemill.handlers.llm.fallback import ask_in_order

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tidemill.errors import CONFIG_FILE
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import (
     CapabilityMissing,
     Fail,

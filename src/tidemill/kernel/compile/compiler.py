@@ -16,7 +16,7 @@ from tidemill.errors import Problem
 from tidemill.expressions.conditions import compiled, meaning
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.schema import Schema, check_names_typed, check_schema, compile_schema, holds_wildcard
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import is_template
 from tidemill.kernel.compile import references
 from tidemill.kernel.compile.assemble import Assembly
 from tidemill.kernel.compile.graph import Graph, build_graph, check_graph, find_loops

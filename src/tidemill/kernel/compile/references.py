@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidemill.expressions.conditions import compiled
-from tidemill.expressions.templates.syntax import has_syntax
+from tidemill.expressions.scope import has_syntax
 from tidemill.expressions.templates.template import check_template, compile_source
 from tidemill.kernel.compile.graph import Edge, Graph, Loops, ancestor_pairs, dominates_pairs, walk
 from tidemill.kernel.document.normalize import CONDITIONED_KEYS, NormalizedDraft, Use

@@ -29,16 +29,18 @@ from tidemill.stores.optional import bound
 from tidemill.stores.postgres.database import SQL, Connection, Place, Readers
 from tidemill.stores.postgres.streams import Wave
 from tidemill.stores.postgres.writer import Head, Session
-from tidemill.stores.sql_text import is_several, tokens, with_placeholders
 from tidemill.stores.statements import (
     CONFLICT,
     NONDETERMINISTIC,
     AnswerRows,
     StatementSerializer,
     answer_of,
+    is_several,
     refusal,
     table_refusal,
     to_json,
+    tokens,
+    with_placeholders,
 )
 
 if TYPE_CHECKING:

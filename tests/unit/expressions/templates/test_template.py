@@ -10,8 +10,7 @@ import pytest
 from tests.fixtures.scopes import AFTER, IN_MAP, OUTPUT, SCOPE, is_plain
 from tests.pace import allowed
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.scope import NOTHING, References, Scope, Seen, merged
-from tidemill.expressions.templates.syntax import is_template
+from tidemill.expressions.scope import NOTHING, References, Scope, Seen, is_template, merged
 from tidemill.expressions.templates.template import check_template, compile_template
 
 
