@@ -299,10 +299,11 @@ async def test_an_agent_stops_when_the_day_s_budget_is_used_up(mill: Cluster) ->
         ({"budget": {"calls": 0}}, "/budget/calls"),
         ({"budget": {"money": 1e300}}, "/budget/money"),
         ({"max_tokens": 10**30}, "/max_tokens"),
+        ({"first_token_seconds": 3}, "/first_token_seconds"),
         ({"prices": {"input_per_million": 1e300, "output_per_million": 1}}, "/prices/input_per_million"),
     ],
 )
-async def test_amounts_that_no_budget_can_count_are_refused(fields: dict[str, Any], path: str) -> None:
+async def test_amounts_that_cannot_hold_are_refused(fields: dict[str, Any], path: str) -> None:
     async with engine_at("memory://") as made:
         config = {"provider": "scripted", "prompt": "Go.", "answers": ["hi"], **fields}
         with pytest.raises(Rejected) as refused:
