@@ -1,6 +1,6 @@
 """`tidemill.aopen()`: the engine for programs that have an event loop of their own, such as a web application.
 
-Its verbs are those of `tidemill.open`, awaited instead of waited for: both call the same engine. Everything runs in the
+Its methods are those of `tidemill.open`, awaited: both call the same engine. Everything runs in the
 loop of the caller, so handlers that block it are to be plain functions, which run in threads.
 """
 

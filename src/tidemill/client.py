@@ -1,6 +1,6 @@
 """`tidemill.open()`: a blocking client over an engine whose loop runs in a background thread.
 
-Its verbs are the engine's own, with their signatures and docstrings; what the engine raises, the caller gets. Ctrl-C
+Its methods are the engine's own, with their signatures and docstrings; the caller gets what the engine raises. Ctrl-C
 leaves a call at once and cancels what was not done yet; the client stays usable.
 
 `run_until` keeps a loop running that foreign code tries to end: asyncio lets `SystemExit` and `KeyboardInterrupt` of a
@@ -142,7 +142,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
 def connect(url: str | None = None, key: str | None = None) -> Tidemill:
     """A client of the server at `url`, with the methods of `tidemill.open`. Close it, or use it in a `with`.
 
-    Without arguments it is the server of TIDEMILL_SERVER, with the key of TIDEMILL_KEY. Who acts follows from the key,
+    Without arguments it is the server of TIDEMILL_SERVER, with the key of TIDEMILL_KEY. The key determines who acts,
     so `actor`, `roles`, `author` and `submitted_by` are not sent. What fails on the way is repeated for half a minute.
     """
     from tidemill.remote.remote_engine import remote_engine

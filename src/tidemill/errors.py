@@ -162,7 +162,7 @@ def shorten_traceback(error: Exception) -> None:
     """Take the frames inside of Tidemill off an error, before a function that users call raises it again.
 
     The traceback of a refusal ends at the user's own line; one from the user's code, such as a workflow function,
-    goes on in that code. A bug of ours keeps its frames. The logger `tidemill.errors` has all of them at DEBUG.
+    continues in that code. A bug of ours keeps its frames. The logger `tidemill.errors` has all of them at DEBUG.
     """
     LOG.debug("raised for the caller: %r", error, exc_info=error)
     if isinstance(error, TypeError) and (inner := _INNER_NAME.match(str(error))):

@@ -86,7 +86,7 @@ class TracingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """OpenTelemetry. Where spans go, its own variables say (`OTEL_EXPORTER_OTLP_ENDPOINT`, …)."""
 
     enabled: bool | None = None
-    """None: if those variables are set."""
+    """None means: on if those variables are set."""
     content: bool = False
     """Spans also hold what models, tools and errors said."""
 
@@ -153,7 +153,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which credentials the HTTP service accepts, how it is reached and protected, and where it reports approvals."""
 
     secret: str = ""
-    """Signs sessions and the links by which people decide; servers of a fleet share it. Without one, both end with the
+    """Signs sessions and decision links; servers of a fleet share it. Without one, both end with the
     process that made them."""
     public_url: str = ""
     """Where people reach the server: what links begin with."""
@@ -183,7 +183,7 @@ class TenantGrants(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator has said, from all sources together."""
+    """The operator's settings, from all sources together."""
 
     imports: ImportGrants | None = None
     """Import paths for `python` nodes; None where the operator has not said, and the command decides."""

@@ -69,7 +69,7 @@ class NamedMemory:
         self._storages: dict[str, Storage] = {}
 
     def storage(self, name: str) -> Storage:
-        """The store of that name, made when it is first asked for."""
+        """The store of that name, created on first use."""
         from tidemill.blobs.memory import MemoryBlobs
         from tidemill.stores.memory import SharedMemoryStore
 
@@ -81,9 +81,9 @@ NAMED_MEMORY = NamedMemory()
 
 
 def open_storage(url: str, *, named_memory: NamedMemory = NAMED_MEMORY, read_only: bool = False) -> Storage:
-    """The store behind a URL: `sqlite:///FILE`, `postgresql://…`, `redis://…`, `memory://` (new) or `memory://NAME`.
+    """The store that a URL names: `sqlite:///FILE`, `postgresql://…`, `redis://…`, `memory://` (new) or `memory://NAME`.
 
-    The last is shared by `named_memory`. With `?durability=relaxed` a power cut may lose the last moments of a file. A
+    The last is shared by `named_memory`. With `?durability=relaxed` a power cut may lose the most recent commits. A
     `read_only` store is neither created nor migrated nor changed.
     """
     try:
@@ -137,7 +137,7 @@ def require_store_exists(url: str) -> None:
 
 
 def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
-    """Bring a store to the schema that this version knows, or say what that would take; answers its migrations."""
+    """Migrate a store to the schema of this version, or with `dry_run` only read it; returns its migrations."""
     if urlsplit(url).scheme in POSTGRES:
         return asyncio.run(_migrated_postgres(_postgres_place(url), dry_run))
     from tidemill.stores.sqlite.database import steps
@@ -229,7 +229,7 @@ def _redis_place(url: str) -> RedisPlace:
 
 
 def blobs_at(url: str, *, read_only: bool = False) -> DirectoryBlobs | S3Blobs:
-    """The place for large values behind a URL: `dir:///FOLDER` or `s3://BUCKET/PREFIX?endpoint=…&region=…&sse=…`."""
+    """The location for large values that a URL names: `dir:///FOLDER` or `s3://BUCKET/PREFIX?endpoint=…&region=…&sse=…`."""
     from tidemill.blobs.directory import DirectoryBlobs
     from tidemill.blobs.s3 import S3Blobs
 

@@ -22,7 +22,7 @@ from tidemill.api.auth import Access
 from tidemill.async_client import AsyncTidemill
 from tidemill.engine.views import plain
 from tidemill.errors import Rejected, Unavailable
-from tidemill.remote import runs
+from tidemill.remote import requests, runs
 
 DOUBLE = """
 name: double
@@ -506,6 +506,20 @@ async def test_many_starts_are_all_or_none_also_over_several_requests(
         assert await server.engine.count() == 17
 
 
+async def test_a_page_may_be_longer_than_a_server_answers_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "PAGE", 3)
+    async with api_server(sqlite_url(tmp_path), work=False) as server, tidemill.aconnect(server.url) as remote:
+        await remote.publish(DOUBLE)
+        await remote.start_many("double", [{"n": n} for n in range(8)])
+        for limit in (2, 3, 7, 8, 501):
+            assert await remote.find(limit=limit) == await server.engine.runs.find(limit=limit)
+        started = await remote.audit(action="runs.start", limit=7)
+        assert started == await server.engine.audit.find(action="runs.start", limit=7) and len(started[0]) == 7
+        assert (await remote.bulk("cancel", "workflow:double", limit=5)).done == 5
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_what_is_cut_off_happens_once(tmp_path: Path, fault: Fault) -> None:
     async with (
@@ -569,6 +583,20 @@ async def test_what_cannot_be_repeated_is_not(tmp_path: Path) -> None:
         with pytest.raises(Unavailable):
             await remote.rollback_tag("double", "stable")
         assert (await remote.tags("double"))["stable"] == 1
+
+
+async def test_many_waits_do_not_hold_up_other_requests(tmp_path: Path) -> None:
+    async with api_server(sqlite_url(tmp_path), work=False) as server, tidemill.aconnect(server.url) as remote:
+        await remote.publish(SLEEPS)
+        run_ids = await remote.start_many("sleeps", [{}] * 150)
+        waiting = [asyncio.create_task(remote.result(run_id)) for run_id in run_ids]
+        await asyncio.sleep(0.1)
+        # As long as the server lets one of them wait, but for a moment.
+        async with asyncio.timeout(runs.WAIT_S - 5):
+            assert (await remote.show(run_ids[0])).status == "RUNNING"
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def test_result_and_follow_survive_a_restart_of_the_server(tmp_path: Path) -> None:

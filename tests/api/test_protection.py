@@ -16,7 +16,7 @@ from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tests.fixtures.callers import TestAccess, as_caller
 from tidemill.api import auth, connections
 from tidemill.api.auth import Access
-from tidemill.api.protection import STARTING, LoadGuard
+from tidemill.api.protection import SECURITY_HEADERS, STARTING, LoadGuard
 from tidemill.api.server_limits import ServerLimits
 from tidemill.errors import DiskFull, Problem, Rejected, StoreUnusable, Unavailable
 from tidemill.security.roles import Principal
@@ -191,6 +191,17 @@ async def test_what_the_store_says_of_itself_is_not_told_to_clients(
             assert answer.json()["hint"] and answer.headers["retry-after"] == "1"
             assert secret in caplog.text, "the operator is told"
             caplog.clear()
+
+
+async def test_a_bug_tells_clients_nothing_of_itself(server: ApiServer, caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("at line 7 of the vault")
+
+    server.engine.context.store.find = broken  # type: ignore[method-assign]
+    answer = await server.http.get("/workflows")
+    assert (answer.status_code, answer.json()["code"], "vault" in answer.text) == (500, "internal_error", False)
+    assert answer.headers["content-type"] == "application/problem+json" and "vault" in caplog.text
+    assert {name.decode(): value.decode() for name, value in SECURITY_HEADERS.items()}.items() <= answer.headers.items()
 
 
 async def test_an_address_that_sends_many_wrong_keys_has_to_wait(

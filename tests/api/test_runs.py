@@ -122,6 +122,7 @@ async def test_events_come_by_pages_and_the_rest_can_be_looked_at(server: ApiSer
     graph = await server.get(f"/runs/{run_id}/graph")
     assert graph["edges"] == [{"from": "a", "to": "b", "label": "", "kind": "edge", "taken": True}]
     drawn = await server.http.get(f"/runs/{run_id}/graph", params={"format": "svg"})
+    assert "style-src 'unsafe-inline'; sandbox" in drawn.headers["content-security-policy"], "it has styles of its own"
     assert drawn.headers["content-type"].startswith("image/svg+xml")
     assert drawn.text.startswith("<svg")
 

@@ -339,6 +339,14 @@ COMMANDS: tuple[Row, ...] = (
     Command("terminal: a graph", ("graph", "{safe}/escape.yaml"), "", "\x1b", 0),
     Command("terminal: a problem of a document", ("validate", "{safe}/wrong.yaml"), "", "\x1b", 2),
     Command("terminal: a device", ("validate", "/dev/zero"), "", "Traceback", 2),
+    *(
+        Command(f"terminal: a password for {place[:8]}", ("runs", "list", option, place), "", "hunter2", 2)
+        for option, place in (
+            ("--server", "http://ada:hunter2@127.0.0.1:1"),
+            ("--server", "postgresql://ada:hunter2@127.0.0.1:1/x"),
+            ("--store", "mysql://ada:hunter2@127.0.0.1:1/x"),
+        )
+    ),
     Command(
         "terminal: inputs of a device",
         ("run", "{safe}/v.yaml", "-i", "@/dev/zero", "--store", "memory://"),

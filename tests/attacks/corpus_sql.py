@@ -338,8 +338,13 @@ OPERATORS: tuple[Row, ...] = (
     Run(
         "crm: a database that nobody has named",
         (document(once("sql", {"database": "../store.db", "statement": "SELECT 1 AS n"})),),
-        Refused("database_unknown"),
+        Refused("database_unknown", "`NAME = "),
         database=CRM,
+    ),
+    Run(
+        "crm: a database that is not granted",
+        (document(once("sql", {"database": "hr", "statement": "SELECT 1 AS n"})),),
+        Refused("database_unknown", '`hr = "postgresql://…"` under `[databases]`'),
     ),
     Run(
         "crm: a database that data chooses",

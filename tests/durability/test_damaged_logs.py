@@ -112,7 +112,7 @@ async def waits(engine: Engine, caplog: pytest.LogCaptureFixture, said: str) -> 
             blocker = (await engine.why("p")).blockers[0]
     assert f"p.kid.1 that no worker has started yet: the records of {said} are damaged" in blocker.words
     assert "backup" in blocker.unblock
-    (told,) = [record.message for record in caplog.records if "waits until" in record.message]
+    (told,) = [record.message for record in caplog.records if "is held until" in record.message]
     assert said in told
     assert "Traceback" not in caplog.text
 

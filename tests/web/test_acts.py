@@ -106,6 +106,7 @@ def test_settle_by_hand_and_skip(page: Page, server: Server, waiting: str) -> No
     dialog = page.get_by_role("dialog", name="Settle courier by hand")
     dialog.get_by_role("textbox", name="Output").click()
     page.keyboard.type('"by bicycle"')
+    expect(dialog).to_contain_text("Continues with: left")
     finish(dialog, "Settle")
     assert server.until(waiting, "COMPLETED")["nodes"]["left"]["output"] == "by bicycle"
     other = server.start("waits")

@@ -176,10 +176,12 @@ def test_start_a_run_from_a_form(page: Page, server: Server, watch: Watch) -> No
     watch.expected += ["422", "400"]
     page.get_by_role("button", name="Start the run").click()
     expect(page.get_by_role("alert").first).to_be_visible()
+    expect(page.get_by_label(re.compile("Invoice number"))).to_be_focused()
     # What is missing is asked for plainly; what is wrong says what it takes.
     page.get_by_label(re.compile("Supplier")).fill("")
     page.get_by_role("button", name="Start the run").click()
     expect(page.get_by_text("Please fill this in.", exact=True)).to_be_visible()
+    expect(page.get_by_label(re.compile("Invoice number"))).to_be_focused()
     page.get_by_label(re.compile("Supplier")).fill("Northwind \N{SLIGHTLY SMILING FACE} \u05d0\u05d1\u05d2")
     page.get_by_label(re.compile("Invoice number")).fill("IN-2044")
     page.get_by_role("button", name="Start the run").click()

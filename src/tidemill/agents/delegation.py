@@ -296,20 +296,21 @@ def _late(failed: str = "") -> ToolResult:
 
 
 def _signal_name(context: ToolContext) -> str:
-    return f"agent.{context.node.node}.{context.node.visit}.{context.key.rpartition('/')[2]}"
+    return f"agent.{context.node.node}.{context.node.visit}.{context.place}"
 
 
 # Child runs.
 
 
-def child_key(context: ToolContext) -> str:
-    """The key of the child run of this call: a letter first, and no dots."""
-    return "c" + context.key.rpartition("/")[2].replace(".", "-")
+def child_key(place: str) -> str:
+    """The key of the child run of the call at `turn.position`: a letter first, and no dots."""
+    return "c" + place.replace(".", "-")
 
 
 def _child(context: ToolContext, reference: str, inputs: Any, agent: Mapping[str, Any]) -> Pending:
     budget = {name: amount for name, amount in agent.get("budget", {}).items() if name in CHILD_AMOUNTS}
-    child = ChildRun(workflow=reference, inputs=inputs, budget=budget, key=child_key(context), failure="return")
+    key = child_key(context.place)
+    child = ChildRun(workflow=reference, inputs=inputs, budget=budget, key=key, failure="return")
     return Pending(wait=Wait("child", resume=True, child=child), state={"how": "child", "workflow": reference})
 
 

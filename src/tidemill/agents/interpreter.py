@@ -25,8 +25,7 @@ from tidemill.expressions.limits import json_excess
 from tidemill.expressions.sandbox.pool import SandboxExecutor
 from tidemill.expressions.sandbox.tasks import RunCode
 from tidemill.handlers.contract import CapabilityMissing, Fail
-from tidemill.processes.child import ChildSpec, Pool, StartFailed, minimal_environment
-from tidemill.processes.confinement import confine
+from tidemill.processes.child import ChildSpec, Pool, StartFailed, confine, minimal_environment
 from tidemill.processes.supervisor import frame, read_frame
 
 TIME_SECONDS = 30.0

@@ -20,7 +20,7 @@ from tidemill.agents.tools import ALLOW_LIST_SCHEMA, TOOL_SECRET_FIELDS, Tool, T
 from tidemill.handlers.contract import Fail, Handler, HandlerOutcome, NodeContext, object_schema
 from tidemill.handlers.http import exchange
 from tidemill.handlers.llm.fallback import ask_in_order
-from tidemill.handlers.llm.node import SECRET_FIELDS, check_model, model_schema
+from tidemill.handlers.llm.node import SECRET_FIELDS, check_model, check_prices, model_schema
 from tidemill.handlers.llm.provider import Message, Providers, Settings, ToolSpec
 from tidemill.handlers.llm.structured_output import instructed
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
@@ -58,6 +58,8 @@ def agent_type(providers: Providers, registry: ToolRegistry) -> NodeType:
 
     def check(config: Any) -> Iterator[ConfigProblem]:
         yield from check_model(config)
+        budget = config.get("budget")
+        yield from check_prices(config) if isinstance(budget, dict) and "money" in budget else ()
         for problem in registry.problems(config.get("tools", [])):
             yield ConfigProblem(problem.path, problem.message, problem.hint, problem.code)
         session = config.get("session")

@@ -76,7 +76,6 @@ class WorkflowInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     version: int
-    description: str = ""
     inputs: Any = None
 
     @property

@@ -76,10 +76,6 @@ CAREFUL = Effect()
 """Of a tool whose author says nothing."""
 
 
-async def _unrecorded() -> None:
-    """Of a call that no log knows."""
-
-
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """One call: the attempt, the port and what identifies the call."""
 
@@ -88,9 +84,13 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     call_id: str
     """The model's id of the call."""
     key: str
-    """Equal for every try of this call, and for no other: `<effect key>/<turn>.<position>`."""
-    begin: Callable[[], Awaitable[None]] = _unrecorded
+    """Equal for every try of this call, and for no other: `<effect key>/<place>`, which is `<turn>.<position>`."""
+    begin: Callable[[], Awaitable[None]]
     """Records that a tool begins which must not be called twice."""
+
+    @property
+    def place(self) -> str:
+        return self.key.rpartition("/")[2]
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -511,7 +511,7 @@ def remark_of(resumed: Any) -> str:
 
 async def call_handler(handler: Handler, context: ToolContext, config: dict[str, Any]) -> Any:
     """Call a node type's handler for one call of a tool; its effect key is that of the call. Raises `Fail`."""
-    node = f"{context.node.node}.{context.key.rpartition('/')[2]}"
+    node = f"{context.node.node}.{context.place}"
     outcome = handler.call(msgspec.structs.replace(context.node, config=config, node=node))
     ended = await outcome if isinstance(outcome, Awaitable) else outcome
     if not isinstance(ended, Done):

@@ -68,7 +68,7 @@ def create_app(
     """The API of an engine that its caller opens and closes.
 
     Without `access` everyone who reaches it is an administrator of the engine's tenant: mount it behind a login of your
-    own, or serve it on the loopback address. `secret` signs the links by which people decide, and `public_url` is what
+    own, or serve it on the loopback address. `secret` signs decision links, and `public_url` is what
     those links begin with; by default a link ends with the process, and begins with the address that the server
     listens on. No link holds for longer than `link_hours`.
     """

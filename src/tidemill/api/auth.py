@@ -1,4 +1,4 @@
-"""Who asks, and what they may: every route names the permission that it needs; a route without one cannot be added.
+"""Authentication and permissions: every route names the permission that it needs; a route without one cannot be added.
 
 `Router` attaches the permission and the type of the answer to a route; its caller is admitted before anything of the
 body is read. The tenant comes from the credential alone: a caller holds the services of its own tenant, so an id of
@@ -41,7 +41,7 @@ JSON = "application/json"
 
 
 class Caller(NamedTuple):
-    """The one who asks, with the services of its tenant."""
+    """The caller, with the services of its tenant."""
 
     principal: Principal
     services: TenantServices
@@ -108,7 +108,7 @@ class Access:
         return self._jwt is not None or await self._engine.credentials.has_keys()
 
     async def caller(self, request: Request) -> Caller:
-        """The one who asks. Raises Rejected (`unauthenticated`, or why a credential is not accepted)."""
+        """The caller of a request. Raises Rejected (`unauthenticated`, or why a credential is not accepted)."""
         if self._open_as is not None and self._hosts is not None:
             _check_site(request.headers, self._hosts)
             await self._look_for_keys()
@@ -130,14 +130,14 @@ class Access:
         return self._caller(principal, session)
 
     async def end(self, caller: Caller) -> None:
-        """Void the session that a request came with, also for those who have a copy of its cookie."""
+        """Invalidate the session of a request, including copies of its cookie."""
         if caller.session:
             principal, session_id = caller.principal, self.sessions.id_of(caller.session)
             expires_ms = principal.expires_ms or self._engine.context.store.now_ms()
             await self._engine.credentials.end_session(principal.tenant, session_id, expires_ms, actor=principal.name)
 
     async def _look_for_keys(self) -> None:
-        """Ask for credentials from now on if a key was made since."""
+        """Require credentials as soon as a key exists."""
         now_ms = self._engine.context.ambient.monotonic_ms()
         if now_ms - self._looked_ms >= KNOWN_FOR_MS:
             self._looked_ms = now_ms
@@ -184,7 +184,7 @@ def _credential(given: str) -> str:
 
 
 def _check_site(headers: Mapping[str, str], hosts: Collection[str]) -> None:
-    """Refuse what a page of another site sends, also one whose name was made to point to this machine."""
+    """Refuse requests from pages of other sites, also with a DNS name that was rebound to this machine."""
     host = headers.get("host", "")
     named = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     origin = headers.get("origin")
@@ -302,7 +302,7 @@ class GuardedRoute(APIRoute):
 
 
 class Router(APIRouter):
-    """Routes of one resource. Each has a permission and the type of its answer.
+    """Routes of one resource. Each has a permission and a response type.
 
     The OpenAPI document calls an operation as its function is called, and has its docstring.
     """

@@ -18,10 +18,10 @@ STALLED_MS = 60_000
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """uvicorn's connection, closed for a client that sends too much or too slowly without getting on."""
+    """uvicorn's connection, closed for a client that sends too much or too slowly."""
 
     _idle_bytes = 0
-    """What has arrived since a head was complete or a body went on."""
+    """Bytes that have arrived since a head was complete or a body continued."""
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

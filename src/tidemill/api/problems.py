@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from tidemill.api.protection import SECURITY_HEADERS
 from tidemill.errors import DiskFull, Problem, Rejected, StoreUnusable, Unavailable, internal_error, offered
 
 LOG = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ async def _rejected(request: Request, error: Exception) -> Response:
 
 async def _unavailable(request: Request, error: Exception) -> Response:
     # The error names the host or the file of the store: that is for the log of the operator.
-    LOG.warning("%s %s: %s", request.method, request.url.path, error)
+    LOG.warning("%s %s: %s", request.method, _logged_path(request), error)
     code, message, hint = "unavailable", "the service cannot do this now", "send the same request again"
     if isinstance(error, StoreUnusable):
         code, message = error.problem.code, "the store is unusable until an operator repairs it"
@@ -134,6 +135,12 @@ async def _unavailable(request: Request, error: Exception) -> Response:
         message, hint = "the disk of the store is full", "free space on it"
     problem = Problem(code=code, message=message, hint=hint)
     return problem_answer(request, [problem], status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+def _logged_path(request: Request) -> str:
+    """The path of a request, without the token of a link: it lets a person decide."""
+    path = request.url.path
+    return path.replace(request.path_params["token"], "{token}") if "token" in request.path_params else path
 
 
 async def _timed_out(request: Request, error: Exception) -> Response:
@@ -189,6 +196,8 @@ async def _http(request: Request, error: Exception) -> Response:
 
 async def _internal(request: Request, error: Exception) -> Response:
     wrapped = internal_error(error)
-    LOG.error("%s %s: %s", request.method, request.url.path, wrapped, exc_info=error)
+    LOG.error("%s %s: %s", request.method, _logged_path(request), wrapped, exc_info=error)
     message = f"an internal error; its traceback {wrapped.digest} is in the server's log"
-    return problem_answer(request, [Problem(code="internal_error", message=message)], status=500)
+    # Starlette answers it outside of all middleware.
+    headers = {name.decode(): value.decode() for name, value in SECURITY_HEADERS.items()}
+    return problem_answer(request, [Problem(code="internal_error", message=message)], status=500, headers=headers)

@@ -36,7 +36,7 @@ SECURITY_HEADERS: Mapping[bytes, bytes] = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cache-control": b"no-store",
 }
-"""What an answer says unless its route has said something else."""
+"""Default headers of a response."""
 HSTS = b"max-age=31536000"
 JSON_TYPE = re.compile(r"application/(?:[a-z0-9.+-]+\+)?json")
 TEXT_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain"})
@@ -87,7 +87,7 @@ class Protection:
         await self._app(scope, receive_checked, send_protected)
 
     async def _checked(self, scope: Scope, headers: Mapping[str, str], receive: Receive) -> Receive:
-        """Where the application receives the body from, once that is known to be harmless."""
+        """The source of the body for the application, once it is checked."""
         length = headers.get("content-length", "")
         if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             message = "a body with a Content-Encoding is not accepted"
@@ -220,7 +220,7 @@ async def _read(receive: Receive, bytes_max: int) -> bytes:
 
 
 async def _drain(receive: Receive) -> None:
-    """Read the rest of a refused body, within bounds: a client that cannot send on does not read why."""
+    """Read the rest of a refused body, within bounds: a client that is still sending does not read the refusal."""
     size = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(DRAINED_SECONDS):
@@ -264,9 +264,9 @@ COMMITS_MIN = 5
 JUDGED_FOR_MS = 200
 """How often the times of commits are looked at."""
 EXPENSIVE = 20
-"""As how many requests one counts that reads thousands of rows."""
+"""The weight of a request that reads thousands of rows."""
 STARTING = "runs:start"
-"""The permission of requests that bring new work."""
+"""The permission of requests that start new work."""
 
 
 class TooMany(Rejected):

@@ -1,4 +1,4 @@
-"""JSON Schemas of answers, derived from the types that the engine answers with; and the answers themselves.
+"""JSON Schemas of responses, derived from the types that the engine returns; and the responses themselves.
 
 The engine's structs are encoded as the command line's `--json` prints them, and their schemas are generated, so no
 field is named twice. `AnswerSchemas` collects the components for the OpenAPI document.
@@ -21,6 +21,7 @@ from tidemill.engine.views import plain
 from tidemill.errors import rejected
 
 JSON = "application/json"
+SVG = "image/svg+xml"
 Schema = dict[str, Any]
 
 _SCALARS: dict[Any, Schema] = {
@@ -36,8 +37,14 @@ _SCALARS: dict[Any, Schema] = {
 
 
 def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """What the engine answered, as JSON."""
+    """A result of the engine as a JSON response."""
     return Response(msgspec.json.encode(plain(value)), status, None if headers is None else dict(headers), JSON)
+
+
+def picture_answer(svg: str) -> Response:
+    """A drawing, which has styles of its own and loads nothing."""
+    headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+    return Response(svg, media_type=SVG, headers=headers)
 
 
 def page_answer(items: Sequence[Any], after: str | None) -> Response:

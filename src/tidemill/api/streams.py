@@ -39,11 +39,11 @@ GIVE_WAY_AFTER = 64
 """Frames after which a feed lets its readers write."""
 HEARTBEAT_S = 15.0
 RECHECK_S = 0.5
-"""How often a stream asks for its credential, which a process believes in for four seconds more."""
+"""How often a stream checks its credential, which a process caches for four seconds more."""
 LOOK_S = 0.5
 """How soon a quiet stream notices that the server shuts down."""
 STALLED_S = 60.0
-"""How long a connection may take nothing at all before it is given up."""
+"""How long a connection may accept no data before it is closed."""
 RETRY_MS = 1_000
 """When a browser connects again after a stream has ended."""
 
@@ -319,7 +319,7 @@ class LiveStreams:
         self._tenants: dict[str, TenantFeed] = {}
 
     def all_feeds(self) -> list[Feed]:
-        """What reads from the store now, however many read from that."""
+        """The feeds that read from the store now, however many readers each has."""
         return [*self._runs.values(), *self._tenants.values()]
 
     async def run(

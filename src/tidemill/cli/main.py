@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def start_collector() -> None:
-    """Collect garbage from now on, if `main` has put it off, and never look at what was imported before."""
+    """Enable the garbage collector, which `main` has delayed, and exempt everything imported so far."""
     if not gc.isenabled():
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
@@ -40,7 +40,7 @@ def prepare_long_life() -> None:
     """Set up a process that serves for long.
 
     Threads that compute release the interpreter's lock soon, because the loop of a worker waits for it at every hop.
-    A thread gives freed memory back to the system: by itself glibc keeps most of what was ever needed.
+    A thread returns freed memory to the system, because glibc keeps most of it.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     threading.Thread(target=_release_memory_for_ever, name="tidemill-memory", daemon=True).start()
@@ -52,7 +52,7 @@ def _release_memory_for_ever() -> None:
 
 
 def release_memory() -> bool:
-    """Give freed memory back to the system; False where the C library cannot. Other threads run meanwhile."""
+    """Return freed memory to the system; False where the C library cannot. Other threads keep running."""
     import ctypes
 
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -170,7 +170,7 @@ _ASKED = (click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.PRO
 
 
 def is_server(place: str) -> bool:
-    """Whether commands are to ask a server at this address, instead of a store."""
+    """Whether this is the address of a server, not a store."""
     return place.startswith(("http://", "https://"))
 
 
@@ -178,7 +178,11 @@ def _keep_server(context: click.Context, parameter: click.Parameter, url: str | 
     if url is None:
         return
     if not is_server(url):
-        message = f"{url!r} is not the address of a server; write http://127.0.0.1:8321 or https://tidemill.example.com"
+        # There may be a password before the last @.
+        shown = url.rpartition("@")[2]
+        message = (
+            f"{shown!r} is not the address of a server; write http://127.0.0.1:8321 or https://tidemill.example.com"
+        )
         raise click.BadParameter(message, context, parameter)
     context.meta[_SERVER] = (url, context.get_parameter_source(parameter.name or "") in _ASKED)
 
@@ -356,7 +360,7 @@ keep_runs = flag("--keep-runs", about="Keep finished runs forever, unless their 
 
 
 def retention(days: float | None, keep_runs: bool) -> float | None:
-    """The days that --retention-days and --keep-runs mean; None is for ever."""
+    """The days that --retention-days and --keep-runs mean; None means forever."""
     from tidemill.kernel.model import RETENTION_BY_STORE
 
     if keep_runs:
@@ -494,7 +498,7 @@ class CommandGroup(click.Group):
 
 
 def _meant(context: click.Context, name: str) -> str | None:
-    """What a command is called here that other tools call otherwise, or that stands in another group."""
+    """The command for a word of another tool, or the command of this name in another group."""
     root = context.find_root().command
     assert isinstance(root, click.Group), "the root has all commands"
     place = "" if context.command is root else f"{context.info_name} "

@@ -32,7 +32,7 @@ from tidemill.storage_urls import ARCHIVE_VARIABLE, require_store_exists
 T = TypeVar("T")
 
 CLOSE_SECONDS_MAX = 0.3
-"""Whatever still runs is fenced off, so it is not waited for."""
+"""The session does not wait for running work: fence tokens protect the store."""
 PRIVATE_STORE = "memory://"
 ALONE = "memory:// is empty in every new process: use --store, or TIDEMILL_STORE"
 _NOT_FOUND = frozenset({"run_unknown", "workflow_unknown", "dead_letter_unknown", "approval_unknown"})

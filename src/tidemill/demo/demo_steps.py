@@ -12,7 +12,7 @@ from tidemill.handlers.contract import Fail, NodeContext
 RATES = {"EUR": 1.0, "USD": 1.09, "GBP": 0.85, "CHF": 0.95}
 SALES = {"north": 48_210.50, "south": 39_975.25, "east": 21_408.00, "west": 57_330.75}
 REJECTED_ROWS = 7
-"""Every so many rows of a catalogue have no price."""
+"""One in this many rows of a catalogue has no price."""
 
 
 class ReportError(Exception):

@@ -24,7 +24,6 @@ from tidemill.engine.index_rows import RUN, root_term
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_labels, checked_inputs
-from tidemill.engine.views import outputs_of_state
 from tidemill.errors import Rejected, StoreUnusable, Unavailable, rejected
 from tidemill.kernel.activation import Activation, Wait
 from tidemill.kernel.commands import AnyCommand, Cancel, ChildBegan, ChildEnded, Delivered, Relabel, Retry, Start
@@ -316,10 +315,16 @@ class ChildRunMessenger:
         )
 
     async def _outputs(self, child: Stream, entry: CachedRun) -> Payload:
-        if entry.state.outputs is not None:
-            return entry.state.outputs
-        text = encode_value(await outputs_of_state(child, entry.state, entry.flow.workflow, self._blobs))
-        return await as_payload(self._blobs, child.tenant, text)
+        """What a COMPLETED child returns, put together without decoding it."""
+        state, parts = entry.state, list[bytes]()
+        if state.outputs is not None:
+            return state.outputs
+        for name in entry.flow.workflow.terminals:
+            output = state.peek(name).output
+            if output is not None:
+                text = await self._blobs.get(child.tenant, output.digest) if isinstance(output, BlobRef) else output
+                parts.append(encode_value(name) + b":" + text)
+        return await as_payload(self._blobs, child.tenant, b"{" + b",".join(parts) + b"}")
 
     # For the reconciler
 

@@ -1,7 +1,7 @@
 """How damaged records are reported, and which work waits for their repair.
 
 A store returns no records for a damaged stream, as for one that was never written, so every reader that takes records
-for facts calls `require_intact` first. A command is refused; work under way waits, because a run must not fail for good
+for facts calls `require_intact` first. A command is refused; running work waits: a run must not fail permanently
 over damage that a backup repairs. What a newer version wrote is no damage: the run is left to workers of that version.
 """
 

@@ -2,7 +2,7 @@
 
 A cached state is never wrong, only old: a decision over it commits against its version and fails if another process
 was faster. The cache is bounded. Ended runs leave it, and so do runs that were not used for a while: they may have
-ended elsewhere and been deleted, and another run may have the name by now.
+ended elsewhere and been deleted, and another run may have taken the name.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ names the field.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +23,8 @@ from tidemill.kernel.document.fields import SECONDS_MAX
 from tidemill.kernel.events import INLINE_BYTES_MAX, Payload
 
 DEFAULTS_BYTES_MAX = 16 << 20
+CHECKED_HERE_MAX = 1 << 18
+"""Longer texts are looked through in a thread: all runs of a process wait for its loop."""
 PROPERTY_BYTES = 256
 """What looking at one property counts as."""
 
@@ -139,7 +142,8 @@ async def packed(
                 hint="pass large values as blobs (`tidemill blobs put`); "
                 "the operator raises `input_bytes` under `[limits]`",
             )
-        text = given_text(value, text)
+        large = len(text) > CHECKED_HERE_MAX
+        text = await asyncio.to_thread(given_text, value, text) if large else given_text(value, text)
     except NotJson as error:
         raise rejected(code, str(error), path=path) from None
     if MARKED in text:

@@ -406,12 +406,6 @@ async def view_run(
     return view
 
 
-async def outputs_of_state(stream: Stream, state: State, workflow: Workflow, blobs: Blobs) -> Any:
-    """What a COMPLETED run returns."""
-    nodes = {name: await _node_view(stream, state.peek(name), blobs) for name in workflow.terminals}
-    return (await _outputs(stream, state, workflow, nodes, blobs, gaps=False))[0]
-
-
 async def _node_view(
     stream: Stream, visit: Visit, blobs: Blobs, *, gaps: bool = False, values: bool = True
 ) -> dict[str, Any]:

@@ -135,6 +135,7 @@ class AnswerBuilder:
 STORE = "store"
 """The name of the run's own store."""
 _SECRET = re.compile(r"{[{%].*\bsecrets\b")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 NOT_SAID = StoreSqlGrants()
 NOT_ENABLED = "sql_not_enabled"
 NOT_ENABLED_MESSAGE = "the operator has not enabled SQL on the store"
@@ -176,7 +177,7 @@ def sql_handler(
             return await _dry_run(own, Statement(text=text, parameters=body, **mine))
         database = databases.get(name)
         if database is None:
-            raise Fail("database_unknown", f"there is no database {name}", hint=_hint(databases))
+            raise Fail("database_unknown", f"there is no database {name}", hint=_hint(name, databases))
         if context.forbidden_at is not None and (secret := context.forbidden_at(f"database:{name}")):
             message = f"the secret {secret} may not be sent to the database {name}"
             raise Fail("origin_not_allowed", message, hint=origin_hint(secret, f"database:{name}"))
@@ -201,9 +202,8 @@ def sql_handler(
             hint = "name a database, or use a store with SQL"
             yield ConfigProblem("/database", "this store does not support statements", hint)
         elif name != STORE and name not in databases:
-            yield ConfigProblem(
-                "/database", f'there is no database "{name}"', _hint(databases), code="database_unknown"
-            )
+            message = f'there is no database "{name}"'
+            yield ConfigProblem("/database", message, _hint(name, databases), code="database_unknown")
         elif not is_template(text):
             spoken = databases[name].dialect if name in databases else dialect
             if is_several(text, spoken):
@@ -252,10 +252,12 @@ async def _dry_run(own: TransactionalStatements | None, statement: Statement) ->
     return Done(msgspec.json.decode(statement.answer), statement=statement)
 
 
-def _hint(databases: Mapping[str, Database]) -> str:
+def _hint(name: str, databases: Mapping[str, Database]) -> str:
+    """The line that names a database; data may have chosen a name that is none."""
     known = ", ".join(sorted([STORE, *databases]))
-    line = '`NAME = "sqlite:////path/file.db"` or `NAME = "postgresql://…"` under `[databases]`'
-    return f"known: {known}; the operator writes {line} in {CONFIG_FILE}, or sets TIDEMILL_DATABASE_NAME"
+    key = name if _NAME.fullmatch(name) else "NAME"
+    line = f'`{key} = "sqlite:////path/file.db"` or `{key} = "postgresql://…"` under `[databases]`'
+    return f"known: {known}; the operator writes {line} in {CONFIG_FILE}, or sets TIDEMILL_DATABASE_{key.upper()}"
 
 
 # SQLite.

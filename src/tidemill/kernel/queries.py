@@ -2,7 +2,7 @@
 
 Everything is derived. Workers, inspection and the audit must agree on what a node sees, so the visibility rules are
 only here. Conditions are evaluated once, by a worker, and recorded with what they read, so the log alone explains why
-a branch was taken, a loop went on or a node was skipped.
+a branch was taken, a loop continued or a node was skipped.
 """
 
 from __future__ import annotations

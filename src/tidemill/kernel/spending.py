@@ -44,6 +44,8 @@ class Budget(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unkn
 
 
 NO_BUDGET = Budget()
+PRICES = "prices"
+PRICES_HINT = "write `prices` for the model and for each of its `fallbacks`; those of a free model are 0"
 
 
 def stricter(one: Budget | None, other: Budget | None) -> Budget:
@@ -59,11 +61,15 @@ def left_of(budget: Budget, used: Spend) -> Budget:
 
 
 def exhausted(left: Budget, wanted: Spend) -> str:
-    """What of a wanted amount nothing is left of: `calls`, `tokens` or `money`; empty if there is something of all."""
+    """What of a wanted amount nothing is left of: `calls`, `tokens` or `money`; empty if there is something of all.
+
+    A call with a price sets at least a millionth aside. Where money is limited, one without a price could cost
+    anything: then `PRICES` are missing.
+    """
     for name, limit, amount in zip(("calls", "tokens", "money"), _limits(left), _amounts(wanted), strict=True):
         if limit == 0 and amount > 0:
             return name
-    return ""
+    return PRICES if left.micros is not None and wanted.calls and not wanted.micros else ""
 
 
 def cut(wanted: Spend, left: Budget) -> Spend:

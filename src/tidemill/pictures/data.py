@@ -1,4 +1,4 @@
-"""A run as data for pictures that others draw: its graph as it stands, and the segments of its timeline."""
+"""A run as data for pictures that others draw: its present graph, and the segments of its timeline."""
 
 from __future__ import annotations
 

@@ -26,10 +26,12 @@ PATIENCE_S = 30.0
 CONNECT_PATIENCE_S = 0.5
 """The same for the first request of a connection: a wrong address is reported at once."""
 TIMEOUT_S = 60.0
+CONNECTIONS_MAX, CONNECTIONS_KEPT = 1_000, 20
+"""Each wait for the end of a run, and each stream, holds a connection."""
 SILENCE_S = 60.0
 """How long a stream may be silent; the server says something more often."""
 CutOff = httpx2.TransportError
-"""The connection broke, or none came about."""
+"""The connection broke, or could not be opened."""
 _OVERLOADED = 429
 _RETRIED = frozenset({_OVERLOADED, 502, 503, 504})
 
@@ -40,10 +42,11 @@ class Connection:
     def __init__(self, url: str, key: str | None) -> None:
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._client = httpx2.AsyncClient(base_url=self.url + API, headers=headers, timeout=TIMEOUT_S)
+        limits = httpx2.Limits(max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_KEPT)
+        self._client = httpx2.AsyncClient(base_url=self.url + API, headers=headers, timeout=TIMEOUT_S, limits=limits)
 
     async def open(self) -> None:
-        """Ask who we are, so that a wrong address or key is refused before anything else is asked."""
+        """Ask the server for the caller, so that a wrong address or key is refused first."""
         await self.ask("GET", "/me", patience_s=CONNECT_PATIENCE_S)
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """`tidemill.connect` and `tidemill.aconnect`: the clients of an engine, with a server in its place.
 
-`RemoteEngine` has the verbs of an engine and asks a server, so both clients work with either.
+`RemoteEngine` has the methods of an engine and calls a server, so both clients work with either.
 """
 
 from __future__ import annotations
@@ -59,13 +59,17 @@ _SERVICES: dict[str, type[RemoteService]] = {
 
 
 class RemoteEngine(Engine):
-    """The verbs of an engine, asked of a server. It runs no nodes."""
+    """The methods of an engine, as requests to a server. It runs no nodes."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             hint = f"write {DEFAULT_SERVER} or https://tidemill.example.com"
-            raise rejected("server_unknown", f"{url!r} is not the address of a server", hint=hint)
+            raise rejected("server_unknown", f"{url.rpartition('@')[2]!r} is not the address of a server", hint=hint)
+        if "@" in parts.netloc:
+            # Messages name the address.
+            hint = f"give an API key with --key-file or {KEY_VARIABLE}"
+            raise rejected("server_unknown", "the address of a server holds no name and no password", hint=hint)
         self._connection = connection = Connection(url, key)
         self._published, self._functions = {}, {}
         self.worker, self.url = None, connection.url

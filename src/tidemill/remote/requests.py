@@ -1,7 +1,7 @@
 """The services of an engine as requests to a server.
 
 The arguments of a method keep their names, in the path, the query or the body of its request, and the answer is decoded
-into the type that the method declares. Who acts is said by the credential, so `actor`, `roles`, `author` and
+into the type that the method declares. The credential determines who acts, so `actor`, `roles`, `author` and
 `submitted_by` are not sent. A request that changes something carries an id of its own, and may be repeated; the few
 that have none are not.
 """
@@ -82,7 +82,8 @@ class RemoteService:
         }
         if route.method != "GET" and "command_id" in signature.parameters and not arguments.get("command_id"):
             arguments["command_id"] = uuid4().hex
-        answer = await self._ask(route, arguments)
+        is_list = route.method == "GET" and "limit" in arguments
+        answer = await (self._page if is_list else self._ask)(route, arguments)
         kind = hints(method).get("return")
         if kind is type(None):
             return None
@@ -99,6 +100,18 @@ class RemoteService:
             options |= {"repeats": False, "timeout": LONG_S}
         response = await self._connection.ask(route.method, path, headers=dict(headers), **options)
         return msgspec.json.decode(response.content or b"null")
+
+    async def _page(self, route: Route, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """A page of a list; one that is longer than a server answers takes several requests."""
+        limit, items = arguments.get("limit", 0), list[Any]()
+        while limit - len(items) > PAGE:
+            page = await self._ask(route, {**arguments, "limit": PAGE})
+            items += page["items"]
+            if page["next"] is None:
+                return {"items": items, "next": None}
+            arguments = {**arguments, "after": page["next"]}
+        page = await self._ask(route, {**arguments, **({"limit": limit - len(items)} if items else {})})
+        return {"items": [*items, *page["items"]], "next": page["next"]}
 
     async def _all(self, path: str, **query: Any) -> list[Any]:
         """The items of all pages."""

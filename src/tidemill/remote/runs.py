@@ -1,4 +1,4 @@
-"""Runs over HTTP: start, wait, follow, find, act, look and patch."""
+"""Runs over HTTP: start, wait, follow, find, act, inspect and patch."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class RemoteRuns(RemoteService):
         self, query: str | Iterable[str] = "", *, after: str | None = None, limit: int = 50, **more: Any
     ) -> RunPage:
         asked = {"query": query_text(query, **more), "after": after, "limit": limit}
-        page = await self._ask(Route("GET", "/runs"), given_only(asked))
+        page = await self._page(Route("GET", "/runs"), given_only(asked))
         return RunPage(received(list[RunRow], page["items"]), page["next"])
 
     async def iterate(self, query: str | Iterable[str] = "", **more: Any) -> AsyncIterator[RunRow]:

@@ -56,7 +56,7 @@ class ByPlace(RemoteService):
         self, row: Any, terms: str | Sequence[str], after: str | None, limit: int
     ) -> tuple[list[Any], str | None]:
         query = terms if isinstance(terms, str) else " ".join(terms)
-        page = await self._ask(
+        page = await self._page(
             Route("GET", self.LISTED), given_only({**self.FILTERS, "query": query, "after": after, "limit": limit})
         )
         return received(list[row], page["items"]), page["next"]
@@ -149,7 +149,9 @@ class RemoteWorkflows(RemoteService):
 
     async def find(self, terms: str | Sequence[str] = (), *, after: str | None = None, limit: int = 50) -> Any:
         query = terms if isinstance(terms, str) else " ".join(terms)
-        page = await self._ask(Route("GET", "/workflows"), given_only({"query": query, "after": after, "limit": limit}))
+        page = await self._page(
+            Route("GET", "/workflows"), given_only({"query": query, "after": after, "limit": limit})
+        )
         return page_of(hints(WorkflowService.find)["return"], page)
 
     async def show(self, reference: str) -> Workflow:
@@ -295,7 +297,9 @@ class RemoteSchedules(RemoteService):
 
     async def find(self, terms: str | Sequence[str] = (), *, after: str | None = None, limit: int = 50) -> Any:
         wanted = terms.split() if isinstance(terms, str) else list(terms)
-        page = await self._ask(Route("GET", "/schedules"), given_only({"term": wanted, "after": after, "limit": limit}))
+        page = await self._page(
+            Route("GET", "/schedules"), given_only({"term": wanted, "after": after, "limit": limit})
+        )
         return page_of(hints(ScheduleService.find)["return"], page)
 
     async def trigger(self, name: str, *, key: str | None = None, actor: str = "") -> str:
@@ -337,6 +341,6 @@ class RemoteAudit(RemoteService):
 
 
 class RemoteMaintenance(RemoteService):
-    """What is done beside a store: none of it is offered by a server."""
+    """Maintenance of a store, which a server does not offer."""
 
     SERVICE = MaintenanceService

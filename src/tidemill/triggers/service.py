@@ -85,7 +85,7 @@ class ScheduleService:
         paused: bool = False,
         actor: str = "",
     ) -> Schedule:
-        """Start runs of a published workflow at the times of `cron` or `every`; answers the schedule.
+        """Start runs of a published workflow at the times of `cron` or `every`; returns the schedule.
 
         A cron expression has five fields, in the `timezone`; an interval is `"15m"` or `"1h30m"`. `catch_up` says what
         starts when times were missed: the newest (`skip`), each (`all`, at most 100) or `none`. With `overlap="skip"`

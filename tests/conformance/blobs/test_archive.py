@@ -198,7 +198,7 @@ async def test_an_archive_is_opened_by_what_people_write(
 
 @pytest.mark.parametrize(
     ("answers", "kind", "words"),
-    [(False, Unavailable, "there is no answer"), (True, StoreUnusable, "there is no such bucket")],
+    [(False, Unavailable, "the service does not answer"), (True, StoreUnusable, "there is no such bucket")],
 )
 async def test_a_bucket_that_cannot_be_reached_is_told(
     s3: str, monkeypatch: pytest.MonkeyPatch, answers: bool, kind: type[Exception], words: str

@@ -191,8 +191,8 @@ async def test_a_service_that_is_away_does_not_keep_an_engine_from_opening(caplo
     away.stop()
     blobs = await opened(away, bucket)
     (line,) = [record.getMessage() for record in caplog.records if record.name == "tidemill.blobs.s3"]
-    assert "there is no answer" in line
-    with pytest.raises(Unavailable, match="there is no answer"):
+    assert "the service does not answer" in line
+    with pytest.raises(Unavailable, match="the service does not answer"):
         await blobs.put(TENANT, b"body")
     back = Service(away.port)
     try:
@@ -208,7 +208,7 @@ async def test_a_service_that_died_is_told_in_one_line_and_works_again_when_it_i
     blobs = await opened(service, bucket)
     await blobs.put(TENANT, b"before")
     service.stop()
-    with pytest.raises(Unavailable, match="there is no answer") as told:
+    with pytest.raises(Unavailable, match="the service does not answer") as told:
         await blobs.put(TENANT, b"meanwhile")
     assert "\n" not in str(told.value)
     again = Service(service.port)

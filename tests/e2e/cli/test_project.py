@@ -145,6 +145,8 @@ def test_the_settings_in_force_are_shown_without_passwords(
     )
     text = inside("config", "show")
     assert text.code == 0 and "shop.tasks" in text.out and "1,048,576" in text.out
+    assert "TOKEN: origins: https://crm.example; workflows: billing" in text.out
+    assert "crm: postgresql://bob:***@db/crm" in text.out
     assert not any(word in text.out + text.err for word in ("hunter2", "swordfish"))
 
 

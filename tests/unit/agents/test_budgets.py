@@ -87,6 +87,34 @@ async def test_money_is_counted_by_the_price_table(mill: Cluster) -> None:
     assert (await mill.state(run.run_id)).spent == Spend(4, 480, 4 * 30_000, 240)
 
 
+@pytest.mark.parametrize("whose", ["run", "day"])
+@simulated
+async def test_a_model_without_prices_is_not_asked_where_money_is_limited(mill: Cluster, whose: str) -> None:
+    """It could spend without end: what it costs is not known."""
+    model = Model("done")
+    worker = await at_work(mill, model)
+    limits: dict[str, Any] = {}
+    if whose == "run":
+        limits = {"limits": {"budget": {"money": 1}}}
+    else:
+        worker.engine.agents.accounts = AgentAccounts(mill.store, Budget(None, None, 1_000_000))
+    run = await worker.run(document(agent(provider="other", model="big"), **limits))
+    assert (run.nodes["a"]["error"]["code"], model.asked) == ("price_unknown", [])
+    free = {"input_per_million": 0, "output_per_million": 0}
+    run = await worker.run(document(agent(provider="other", model="big", prices=free), **limits))
+    assert (run.status, len(model.asked), run.spent["cost"]) == ("COMPLETED", 1, 0.0)
+
+
+async def test_a_budget_of_money_needs_prices_of_every_model() -> None:
+    config = {"model": "big", "prompt": "Go.", "budget": {"money": 1}, "fallbacks": [{"model": "b"}]}
+    config["fallbacks"] += [{"model": "c", "prices": PRICES}, {"provider": "scripted", "answers": ["x"]}]
+    async with engine_at("memory://") as made:
+        with pytest.raises(Rejected) as refused:
+            await made.publish({"name": "x", "nodes": [{"id": "a", "type": "agent", "config": config}]})
+    paths = [each.path.removeprefix("/nodes/0/config") for each in refused.value.problems]
+    assert paths == ["/prices", "/fallbacks/0/prices"]
+
+
 @simulated
 async def test_many_agents_of_a_run_never_make_more_calls_than_it_may(mill: Cluster) -> None:
     model = Model(*steps(5), "done", takes_s=1.0)

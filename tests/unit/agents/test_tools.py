@@ -55,7 +55,9 @@ async def opened(*sources: Any, tools: list[Any] | None = None) -> Any:
 
 
 class PlainPort:
-    """A port of an attempt that has read no secrets."""
+    """A port of an attempt that has read no secrets, and where nothing is recorded."""
+
+    async def begin(self) -> None: ...
 
     def masked(self, value: Any) -> Any:
         return value
@@ -63,7 +65,7 @@ class PlainPort:
 
 def call_context() -> ToolContext:
     port: Any = PlainPort()
-    return ToolContext(node=context(), port=port, call_id="c", key="r/n/1/-1/1.0")
+    return ToolContext(node=context(), port=port, call_id="c", key="r/n/1/-1/1.0", begin=port.begin)
 
 
 def prepared(toolbox: Any, name: str, text: str, used: int = 0) -> Any:

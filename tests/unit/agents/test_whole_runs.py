@@ -198,7 +198,9 @@ async def test_an_agent_delegates_twice(workflow: str) -> None:
         errors = [call.get("error", "") for call in view.nodes["agent"]["output"]["tool_calls"]]
         assert errors == (["", ""] if workflow == "other" else ["delegation_failed"] * 2)
         rows, _ = await made.find()
-        assert len([row for row in rows if row.parent == run_id]) == 2
+        children = {row.run_id for row in rows if row.parent == run_id}
+        shown = await made.transcript(run_id, "agent")
+        assert len(children) == 2 and {call.child for each in shown.turns for call in each.calls} == children
 
 
 async def test_the_second_use_of_a_pipeline_makes_a_tool() -> None:

@@ -13,6 +13,8 @@ from tests.fixtures.approvers import LARGE, child, code_of, ended, human, signal
 from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
+from tidemill.blobs.payloads import given_text
+from tidemill.engine.attempts.results import asked_for
 from tidemill.engine.children import DEPTH_MAX, ChildRunMessenger
 from tidemill.engine.worker.worker import Worker
 from tidemill.handlers.contract import ChildRun, Done, Handler, NodeContext, Wait
@@ -88,6 +90,25 @@ async def test_inputs_and_outputs_of_any_size_go_through(mill: Cluster) -> None:
     assert (run.status, run.outputs) == ("COMPLETED", {"z": len(LARGE) + 1})
     (created,) = await mill.of("mum.c.1", RunCreated)
     assert isinstance(created.inputs, BlobRef)
+
+
+@simulated
+async def test_much_that_is_given_to_a_child_is_looked_through_in_threads(
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_threads: list[Any] = []
+    to_thread = asyncio.to_thread
+
+    async def noted(work: Any, *given: Any) -> Any:
+        in_threads.append(work)
+        return await to_thread(work, *given)
+
+    monkeypatch.setattr(asyncio, "to_thread", noted)
+    worker = await mill.process()
+    await worker.engine.publish(document(node("a", config="{{ inputs.n | length }}"), name="inner"))
+    outer = document(child("c", "inner", inputs={"n": [{"a": 1}] * 50_000}), name="outer")
+    assert (await worker.run(outer)).outputs == {"c": {"a": 50_000}}
+    assert {asked_for, given_text} <= set(in_threads)
 
 
 @simulated

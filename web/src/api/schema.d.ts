@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document e50192cabefce816.
+// Made by `make web-types` from the OpenAPI document 90febac18230d440.
 
 export interface paths {
     "/livez": {
@@ -175,7 +175,7 @@ export interface paths {
         put?: never;
         /**
          * Start a run
-         * @description With an `Idempotency-Key`, the same request answers the same run with 200, another one is refused.
+         * @description With an `Idempotency-Key`, the same request returns the same run with 200, another one is refused.
          */
         post: operations["startRun"];
         delete?: never;
@@ -718,7 +718,7 @@ export interface paths {
         put?: never;
         /**
          * Fork a run: start a new one with its history
-         * @description With an `Idempotency-Key`, a repetition answers the same fork with 200. Other inputs or another graph after a decision of people, only with `approvals:decide`.
+         * @description With an `Idempotency-Key`, a repetition returns the same fork with 200. Other inputs or another graph after a decision of people, only with `approvals:decide`.
          */
         post: operations["forkRun"];
         delete?: never;
@@ -1095,7 +1095,7 @@ export interface paths {
         put?: never;
         /**
          * Approve, reject, or request changes
-         * @description The same decision again gets the same answer, a contrary one 409, and one that comes too late 410.
+         * @description Repeating the same decision returns the same response, a different one 409, a late one 410.
          */
         post: operations["decideApproval"];
         delete?: never;
@@ -1149,7 +1149,7 @@ export interface paths {
         put?: never;
         /**
          * Create a link by which one person can decide without a key
-         * @description The link holds for this request, this person and this time; a decision uses it up.
+         * @description The link is valid for this request, this person and this time; a decision uses it up.
          */
         post: operations["createDecisionLink"];
         delete?: never;
@@ -1173,7 +1173,7 @@ export interface paths {
         put?: never;
         /**
          * Decide as the person of a link
-         * @description The same decision again gets the same answer; any other is refused with 409, as the link is used up.
+         * @description Repeating the same decision returns the same response; any other is refused with 409, because the link is used up.
          */
         post: operations["decideByLink"];
         delete?: never;
@@ -1566,7 +1566,7 @@ export interface paths {
         put?: never;
         /**
          * Start a run
-         * @description Start a run of the schedule now. The same `Idempotency-Key` again answers the same run.
+         * @description Start a run of the schedule now. The same `Idempotency-Key` returns the same run.
          */
         post: operations["triggerSchedule"];
         delete?: never;
@@ -3599,7 +3599,7 @@ export interface components {
             decided_ms: number | null;
             comments: string;
         };
-        /** @description The one who looks at an approval. */
+        /** @description The person who views an approval. */
         Decider: {
             person: string;
             refusal: components["schemas"]["Problem"] | null;
@@ -3643,7 +3643,7 @@ export interface components {
             /** @description By decision: the nodes that follow, whether conditions choose among them, and failure. */
             consequences?: Record<string, never>;
         };
-        /** @description The answer to a decision; the same for the same decision again. */
+        /** @description The result of a decision; repeating the same decision returns the same. */
         Decided: {
             approval_id: string;
             status: string;
@@ -3700,7 +3700,7 @@ export interface components {
             closed_ms: number | null;
             reason: string;
         };
-        /** @description What became of dead letters that were tried again, or would become of them. */
+        /** @description The result of retrying dead letters, or what it would be. */
         Reprocessed: {
             matched: number;
             runs: components["schemas"]["ReprocessedRun"][];
@@ -3821,7 +3821,7 @@ export interface components {
             updated_by: string;
             next_times: number[];
         };
-        /** @description Who asks, as the credential of the request has proved it. */
+        /** @description The caller, as the credential of the request proves it. */
         Me: {
             tenant: string;
             name: string;
@@ -8012,7 +8012,7 @@ export interface operations {
             query?: {
                 /** @description status:active, workflow:NAME or failing */
                 term?: string[];
-                /** @description `next` of the page before. */
+                /** @description `next` of the previous page. */
                 after?: string | null;
                 limit?: number;
             };

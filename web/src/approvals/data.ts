@@ -1,6 +1,6 @@
 // What the API answers about approvals, and how people read it.
 import type { ProblemItem } from "../api/client";
-import { inWords } from "../ui";
+import { inWords } from "../ui/time";
 
 export type Verb = "approve" | "reject" | "changes";
 
@@ -103,6 +103,9 @@ const TIMEOUT: Record<string, string> = {
 export function afterTimeout(review: { on_timeout: string; expires_ms: number | null }): string {
   return review.expires_ms === null ? "" : (TIMEOUT[review.on_timeout] ?? "");
 }
+
+/** What is due first comes first; then what has no time limit, in its order. */
+export const byDue = <T extends { expires_ms: number | null }>(items: readonly T[]): T[] => [...items].sort((one, other) => (one.expires_ms ?? Infinity) - (other.expires_ms ?? Infinity) || 0);
 
 /** "due in 3 hours", "overdue by 5 minutes". */
 export function due(expires_ms: number | null, now: number): { words: string; late: boolean; soon: boolean } | null {

@@ -8,7 +8,7 @@ import { keys, useMay, useMe } from "../api/queries";
 import type { Page } from "../api/types";
 import { Badge, Button, Empty, ErrorState, Facet, Loading, Tabs, Time, useNow, useShortcut, useTitle } from "../ui";
 import css from "./approvals.module.css";
-import { due, PAST, people, person, type ApprovalItem } from "./data";
+import { byDue, due, PAST, people, person, type ApprovalItem } from "./data";
 
 const TABS = [
   { id: "mine", label: "Mine" },
@@ -56,7 +56,8 @@ export default function ApprovalsPage() {
     getNextPageParam: (page) => page.next,
     refetchInterval: live ? EVERY_MS.live : EVERY_MS.alone,
   });
-  const rows = list.data?.pages.flatMap((page) => page.items) ?? [];
+  const loaded = list.data?.pages.flatMap((page) => page.items) ?? [];
+  const rows = done ? loaded : byDue(loaded);
 
   const host = useRef<HTMLUListElement>(null);
   const move = (by: number) => {

@@ -83,7 +83,9 @@ export default function WorkersPage() {
           <Loading rows={4} />
         ) : workers.data.items.length === 0 ? (
           <Empty title="No worker is known" icon="workers">
-            Runs wait until one starts: <code>tidemill worker</code>.
+            <p>
+              Runs wait until one starts: <code>tidemill worker</code>.
+            </p>
           </Empty>
         ) : (
           <ul className={css.workers}>
@@ -189,7 +191,9 @@ function Limits({ found }: { found: ReturnType<typeof usePage<Limit>> }) {
         <Loading rows={2} />
       ) : (
         <>
-          {found.data.items.length > 0 && (
+          {found.data.items.length === 0 ? (
+            <p>No limit is set.</p>
+          ) : (
             <table className={`${page.plain} ${css.limits}`}>
               <thead>
                 <tr>

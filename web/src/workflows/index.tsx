@@ -98,7 +98,9 @@ export default function WorkflowsPage() {
         <Loading rows={8} />
       ) : all.length === 0 ? (
         <Empty title="No workflow is published yet" icon="workflows">
-          Publish one with <code>tidemill publish hello.yaml</code>.
+          <p>
+            Publish one with <code>tidemill publish hello.yaml</code>.
+          </p>
         </Empty>
       ) : (
         <Table

@@ -1,4 +1,4 @@
-"""`/session`, `/me`, `/keys`, `/tenants` and `/audit`: who asks, who may, and who has changed what."""
+"""`/session`, `/me`, `/keys`, `/tenants` and `/audit`: credentials, tenants, and who changed what."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = Router()
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, as the credential of the request has proved it."""
+    """The caller, as the credential of the request proves it."""
 
     tenant: str
     name: str

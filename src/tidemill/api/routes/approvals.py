@@ -1,6 +1,6 @@
-"""`/approvals`: what people are asked, and their answers; `/decisions`: signed links to answer without a key.
+"""`/approvals`: questions to people and their decisions; `/decisions`: signed links to decide without a key.
 
-Who decides, and in which roles, follows from the credential or the link, never from the body of a request.
+The credential or the link determines who decides, and in which roles, never the body of a request.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ async def _decide(
 async def decide_approval(approval_id: str, body: DecideBody, caller: CurrentCaller) -> Response:
     """Approve, reject, or request changes.
 
-    The same decision again gets the same answer, a contrary one 409, and one that comes too late 410.
+    Repeating the same decision returns the same response, a different one 409, a late one 410.
     """
     return await _decide(caller.services.approvals, _place(approval_id), body, caller.actor, caller.principal.roles)
 
@@ -215,7 +215,7 @@ class LinkBody(Body):
 async def create_decision_link(approval_id: str, body: LinkBody, request: Request, caller: CurrentCaller) -> Response:
     """Create a link by which one person can decide without a key.
 
-    The link holds for this request, this person and this time; a decision uses it up.
+    The link is valid for this request, this person and this time; a decision uses it up.
     """
     place = _place(approval_id)
     own = body.person is None or as_user(body.person) == as_user(caller.actor)
@@ -262,7 +262,7 @@ def _base(request: Request) -> str:
 async def _enter(
     services: TenantServices, link: DecisionLink, token: str, command: str, actor: str, detail: str = ""
 ) -> None:
-    """Enter a link in the audit. The digest of its token shows which link it was, and lets no one use it."""
+    """Record a link in the audit. The digest of its token identifies the link without making it usable."""
     stream, detail = services.context.stream(link.run_id), f"{link.node} {detail}".strip()
     await services.context.enter(stream, token.encode(), actor=actor, command=command, detail=detail)
 
@@ -331,7 +331,7 @@ async def show_decision_link(token: str, request: Request) -> Response:
 async def decide_by_link(token: str, body: DecideBody, request: Request) -> Response:
     """Decide as the person of a link.
 
-    The same decision again gets the same answer; any other is refused with 409, as the link is used up.
+    Repeating the same decision returns the same response; any other is refused with 409, because the link is used up.
     """
     link, place, services = await _followed(request)
     decided = await _decide(services.approvals, place, body, link.person, link.roles)

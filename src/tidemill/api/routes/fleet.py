@@ -1,4 +1,4 @@
-"""`/workers`, `/queues`, `/node-types` and `/concurrency`: who works, on what, and how much at a time.
+"""`/workers`, `/queues`, `/node-types` and `/concurrency`: workers, their work, and limits of the fleet.
 
 Workers serve all tenants. A tenant other than the operator's sees how many there are and what they can do, and nothing
 of the work of others.

@@ -1,4 +1,4 @@
-"""Changes of runs: `POST /runs/{run_id}/…`, one path per verb, and `/runs/bulk`.
+"""Changes of runs: `POST /runs/{run_id}/…`, one path per action, and `/runs/bulk`.
 
 Every act is recorded with the caller as its actor. With a `command_id`, or an `Idempotency-Key`, it may be repeated.
 """
@@ -265,7 +265,7 @@ async def fork_run(
 ) -> Response:
     """Fork a run: start a new one with its history.
 
-    With an `Idempotency-Key`, a repetition answers the same fork with 200. Other inputs or another graph after a
+    With an `Idempotency-Key`, a repetition returns the same fork with 200. Other inputs or another graph after a
     decision of people, only with `approvals:decide`.
     """
     patches = body.patch is not None or body.document is not None

@@ -9,7 +9,7 @@ from fastapi import Query, Response
 
 from tidemill.api.auth import Caller, CurrentCaller, Router
 from tidemill.api.routes.runs import NUMBER_MAX, At
-from tidemill.api.schemas import answer
+from tidemill.api.schemas import SVG, answer, picture_answer
 from tidemill.engine.attempts.results import child_id
 from tidemill.engine.services.context import check_node
 from tidemill.errors import rejected
@@ -17,7 +17,6 @@ from tidemill.kernel.events import NOT_AN_ITEM, LoopContinued
 
 router = Router()
 
-SVG = "image/svg+xml"
 OBJECTS: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
 GRAPH: dict[str, Any] = {
     "type": "object",
@@ -62,7 +61,7 @@ async def get_run_graph(
     if format == "svg":
         from tidemill.pictures import run_svg
 
-        return Response(await asyncio.to_thread(run_svg, await inspection.show(run_id, at=at)), media_type=SVG)
+        return picture_answer(await asyncio.to_thread(run_svg, await inspection.show(run_id, at=at)))
     from tidemill.pictures.data import run_graph
 
     entry = await inspection.as_of(run_id, at)

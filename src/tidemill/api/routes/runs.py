@@ -1,4 +1,4 @@
-"""`/runs`: start, list, look at and follow runs; `/stream`: the changes of all runs."""
+"""`/runs`: start, list, inspect and follow runs; `/stream`: the changes of all runs."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def start_run(
 ) -> Response:
     """Start a run.
 
-    With an `Idempotency-Key`, the same request answers the same run with 200, another one is refused.
+    With an `Idempotency-Key`, the same request returns the same run with 200, another one is refused.
     """
     runs, asked = caller.services.runs, body.model_dump()
     if (body.workflow is None) is (body.document is None):

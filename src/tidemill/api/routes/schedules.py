@@ -1,4 +1,4 @@
-"""`/schedules`: runs that start by the clock."""
+"""`/schedules`: runs that start by cron or interval."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def trigger_schedule(
 ) -> Response:
     """Start a run.
 
-    Start a run of the schedule now. The same `Idempotency-Key` again answers the same run.
+    Start a run of the schedule now. The same `Idempotency-Key` returns the same run.
     """
     # Not the key itself: the ids of due times, children and other requests are not the caller's to take.
     key = None if idempotency_key is None else id_of_key(idempotency_key, f"trigger {name}")

@@ -15,7 +15,7 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from tidemill.api.auth import CurrentCaller, Router
-from tidemill.api.schemas import After, Body, Extended, Limit, PageOf, answer, page_answer
+from tidemill.api.schemas import SVG, After, Body, Extended, Limit, PageOf, answer, page_answer, picture_answer
 from tidemill.engine.catalog import Published, Tagged, WorkflowDeletion
 from tidemill.engine.compiled import off_loop
 from tidemill.engine.services.workflows import Validation
@@ -198,17 +198,14 @@ async def workflow_graph(reference: str, caller: CurrentCaller) -> Response:
     "/workflows/{reference}/graph.svg",
     may="workflows:read",
     answers={"type": "string"},
-    media_type="image/svg+xml",
+    media_type=SVG,
 )
 async def workflow_picture(reference: str, caller: CurrentCaller) -> Response:
     """The graph of a version, as a picture."""
     from tidemill.pictures import graph_svg
 
     workflow = await caller.services.workflows.show(reference)
-    svg = await asyncio.to_thread(graph_svg, workflow)
-    # A picture has styles of its own, and nothing else.
-    headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
-    return Response(svg, media_type="image/svg+xml", headers=headers)
+    return picture_answer(await asyncio.to_thread(graph_svg, workflow))
 
 
 @router.on("GET", "/workflows/{name}/versions", may="workflows:read", answers=PageOf(Version))

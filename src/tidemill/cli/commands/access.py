@@ -1,4 +1,4 @@
-"""`tidemill keys`, `tenants` and `audit`: who may use a store over HTTP, and who has changed what."""
+"""`tidemill keys`, `tenants` and `audit`: who may use a store over HTTP, and who changed what."""
 
 from __future__ import annotations
 

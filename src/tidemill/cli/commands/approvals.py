@@ -1,4 +1,4 @@
-"""`tidemill approvals`: what people are asked, and their answers."""
+"""`tidemill approvals`: list and decide approvals."""
 
 from __future__ import annotations
 

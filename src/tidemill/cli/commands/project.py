@@ -303,15 +303,16 @@ def _granted(grants: TenantGrants) -> Iterator[tuple[str, Any]]:
 
 
 def _words(value: Any) -> str:
+    if value in (None, [], {}):
+        return "–"
     match value:
-        case None | [] | {}:
-            return "–"
         case bool():
             return "on" if value else "off"
         case list():
             return ", ".join(map(str, value))
         case dict():
-            return "\n".join(f"{name}: {_words(each)}" for name, each in value.items())
+            lines = ((name, _words(each).replace("\n", "; ")) for name, each in value.items())
+            return "\n".join(f"{name}: {words}" for name, words in lines)
         case int():
             return f"{value:,}"
     return str(value)

@@ -275,7 +275,7 @@ class Prompter:
                 run_id, event["node"], visit=event["visit"], index=None if index == NOT_AN_ITEM else index
             )
         except Rejected:
-            return  # It has gone on since.
+            return  # It has continued since.
         if view.status != "pending":
             return
         item = () if index == NOT_AN_ITEM else ("--item", str(index))
@@ -306,7 +306,7 @@ class RunOptions:
     quiet: bool
     labels: tuple[str, ...] = ()
     resume: str | None = None
-    """A run that was begun earlier and is now carried on."""
+    """A run that was started earlier and is resumed now."""
     stream: str | None = None
     """A node whose results are printed part by part, and nothing else."""
 
@@ -316,7 +316,7 @@ class RunOptions:
 
 
 class Watcher(Protocol):
-    """Is shown every event of a run; prints lines, and gives up the terminal for a conversation."""
+    """Gets every event of a run; prints lines, and releases the terminal for prompts."""
 
     def __enter__(self) -> Self: ...
 
@@ -434,7 +434,7 @@ def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
 
 
 def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
-    """The version that a run was begun with, if it is a run of this document's workflow."""
+    """The version that a run was started with, if it is a run of this document's workflow."""
     if source.workflow is not None and not is_server(options.store):
         mill.register(**source.workflow.functions)
     view = mill.show(options.resume or "")
@@ -460,7 +460,7 @@ def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
 
 
 def _has_changed(mill: Tidemill, run_id: str, source: Source) -> bool:
-    """Whether a file holds another document than the one that a run follows, whatever versions its types have."""
+    """Whether a file holds a different document from that of a run, ignoring versions of node types."""
     from tidemill.engine.services.patches import unpinned
     from tidemill.kernel.document.reader import normalise
 

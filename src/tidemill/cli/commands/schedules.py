@@ -1,4 +1,4 @@
-"""`tidemill schedules`: runs that start by the clock."""
+"""`tidemill schedules`: runs that start by cron or interval."""
 
 from __future__ import annotations
 

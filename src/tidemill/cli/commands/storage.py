@@ -1,4 +1,4 @@
-"""`tidemill blobs`, `archive`, `migrate`, `doctor`, `verify-log` and `reindex`: what a store keeps, and if it is sound.
+"""`tidemill blobs`, `archive`, `migrate`, `doctor`, `verify-log` and `reindex`: what a store holds, and its health.
 
 Every command but `doctor` migrates a store that it opens. `migrate` is for operators who want to see the migrations
 first, or to choose the moment.
@@ -71,7 +71,7 @@ def archive_show_command(session: StoreSession, run: str, events: bool) -> int:
 def restore_command(session: StoreSession, run: str) -> int:
     """Restore an archived run into the store.
 
-    It is kept from now on as long as after its end. The archive keeps its copy.
+    Its retention time starts again. The archive keeps its copy.
     """
     from tidemill.cli.render.maintenance import print_other_entries
     from tidemill.cli.render.runs import say
@@ -117,7 +117,7 @@ digest_argument = options.argument("digest", "DIGEST", "The digest: sha256: and 
 def put_command(session: StoreSession, file: str, keep: bool, media_type: str | None) -> int:
     """Store a file and print its digest.
 
-    With --json it prints the description by which runs refer to it. What nothing refers to within a day is collected.
+    With --json it prints the reference that runs use. Unreferenced blobs are deleted after a day.
     """
     from tidemill.cli.inputs import guessed_type, read_blob_source
 
@@ -233,7 +233,7 @@ DOCTOR_CODES = {"ok": main.OK, "info": main.OK, "warning": main.FAILED, "error":
 def doctor_command(session: StoreSession) -> int:
     """Check a deployment and suggest fixes.
 
-    It looks at the store and its settings, at workers, unfinished runs and blobs. Nothing is written, and workers may
+    It checks the store and its settings, workers, unfinished runs and blobs. Nothing is written, and workers may
     run meanwhile. Exits with 1 when there are warnings, with 2 when there are errors or the store cannot be opened.
     """
     from tidemill.cli.render.maintenance import print_diagnosis

@@ -107,7 +107,7 @@ def _progress(options: VerifyOptions) -> Callable[[int, int], None] | None:
 
 
 def print_report(report: Report, options: VerifyOptions) -> None:
-    """Print what was tried, what was found, and the sentence that matters."""
+    """Print what was tried, what was found, and the verdict."""
     print_title(report.workflow, counted(report.nodes, "node"), f"{report.status} without a crash")
     print()
     if report.story:
@@ -165,7 +165,7 @@ def _print_finding(finding: CrashFinding, options: VerifyOptions) -> None:
 
 
 def _command(options: VerifyOptions, seed: int) -> str:
-    """The command that lives through one seed again."""
+    """The command that replays one seed."""
     words = ["tidemill", "verify", options.file]
     pairs = (("--with", options.others), ("-i", options.given), ("--app", options.apps), ("--real", options.real))
     words += [word for option, values in pairs for value in values for word in (option, value)]

@@ -59,7 +59,7 @@ class NodeProgress:
     """How many people have to agree, when people are asked."""
     agreed: int = 0
     progress: float | None = None
-    """How far it says that it has come, from 0 to 1."""
+    """The progress that it reports, from 0 to 1."""
     said: str = ""
 
     @property
@@ -104,7 +104,7 @@ class RunProgress:
         return (self.ended_ms or now_ms) - self.began_ms if self.began_ms is not None else 0
 
     def apply(self, event: Mapping[str, Any]) -> NodeProgress | None:
-        """Fold one event; answers the row whose visit it moved, None for everything else."""
+        """Fold one event; return the row whose visit it moved, None for everything else."""
         if event.get("live"):
             # Of the items of a map, the latest report counts.
             row = self.rows.get(event["node"])
@@ -168,7 +168,7 @@ class RunProgress:
                 self.tolerated = event.get("tolerated", 0)
 
     def _see_visit(self, row: NodeProgress, kind: str, event: Mapping[str, Any]) -> bool:
-        """Fold an event about the visit itself; answers whether its phase is news."""
+        """Fold an event about the visit itself; return whether its phase is news."""
         row.attempt = event.get("attempt", row.attempt)
         match kind:
             case "NodeScheduled":

@@ -210,7 +210,7 @@ def join_words(node: Node, names_max: int = 6) -> str:
 NESTING_MAX = 24
 """Deeper arms are drawn at this level, and say where they come from."""
 MAIN_LINE_MIN = 6
-"""An arm of at least this many nodes, twice as many as its sisters together, goes on at its parent's level."""
+"""An arm of at least this many nodes, twice as many as its sisters together, continues at its parent's level."""
 NAME_COLUMNS_MAX = 52
 NAMES_MAX = 4
 

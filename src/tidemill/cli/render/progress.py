@@ -38,7 +38,7 @@ class Told(NamedTuple):
 
 
 class AgentTurns:
-    """Tells the turns of the agents of a run by the records in its events: a header, its text, its calls, results."""
+    """Prints the turns of a run's agents from the records in its events: a header, text, calls, results."""
 
     def __init__(self) -> None:
         self._turns: dict[tuple[str, int, int], int] = {}
@@ -146,7 +146,7 @@ class QuietWatcher:
         self._board.apply(event)
 
     def skip(self, event: Mapping[str, Any]) -> None:
-        """Take note of an event of the past, and print nothing."""
+        """Take in a past event without printing it."""
         self._board.apply(event)
 
     def say(self, text: str, style: str = "") -> None:

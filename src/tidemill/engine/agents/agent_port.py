@@ -225,9 +225,7 @@ class EngineAgentPort:
         context = self._context
         version = await context.catalog.resolve(context.tenant, reference)
         flow = (await context.catalog.flow(context.tenant, version.digest)).workflow
-        return WorkflowInfo(
-            name=version.name, version=version.version, description=flow.description, inputs=flow.inputs
-        )
+        return WorkflowInfo(name=version.name, version=version.version, inputs=flow.inputs)
 
     async def publish_built_in(self, document: dict[str, Any]) -> str:
         context = self._context

@@ -62,7 +62,7 @@ class CompositeToolService:
         self._context = context
 
     async def used(self, use: Lifted, key: str) -> CompositeTool | None:
-        """Count a use of a pipeline, once per key; the tool that the pipeline is by now, if it is one."""
+        """Count a use of a pipeline, once per key; returns the tool that the pipeline has become, if any."""
         for _ in range(RACES_MAX):
             history, version = await self._load(use.shape)
             record = history.used(use, key, self._context.store.now_ms())

@@ -56,7 +56,7 @@ from tidemill.engine.attempts.streaming import AttemptOutput
 from tidemill.engine.compiled import CompiledNode, off_loop
 from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
-from tidemill.expressions.conditions import Condition, EvaluationSteps
+from tidemill.expressions.conditions import Condition, EvaluationSteps, is_small
 from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent
 from tidemill.expressions.sandbox.pool import SandboxExecutor, render, render_apart, run_steps
 from tidemill.expressions.scope import Scope
@@ -83,6 +83,8 @@ _T = TypeVar("_T")
 
 CHECKED_HERE_MAX = 1 << 18
 """The text of a longer result is looked through in a thread."""
+INPUTS_HERE_MAX = 2_000
+"""Inputs of a child with more values are written in a thread."""
 STATE_BYTES_MAX, INLINE_LATER_MAX = 32 << 20, 1_024
 """Once the outputs of a run have more bytes, only short ones are part of its state."""
 NO_FILES: frozenset[str] = frozenset()
@@ -377,7 +379,12 @@ class Attempt:
                 try:
                     key = ended.child.key if isinstance(ended, Wait) and ended.child is not None else ""
                     child = child_id(self.lease.stream.key, task.node, task.visit, task.index, key)
-                    outcome, ask = asked_for(hidden(ended, self.mask), child)
+                    given = ended.child.inputs if isinstance(ended, Wait) and ended.child is not None else None
+                    if is_small(given, INPUTS_HERE_MAX, CHECKED_HERE_MAX):
+                        outcome, ask = asked_for(hidden(ended, self.mask), child)
+                    else:
+                        await self._enter_task()
+                        outcome, ask = await asyncio.to_thread(asked_for, hidden(ended, self.mask), child)
                 except Exception as error:
                     return self._result(failed_by(error))
                 return await self._asked(outcome, ask)

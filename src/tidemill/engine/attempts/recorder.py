@@ -33,7 +33,7 @@ from tidemill.stores.contract import Store
 if TYPE_CHECKING:
     from tidemill.engine.attempts.attempt import Attempt
 
-NO_CALL_NOW = ("budget_exceeded", "run_paused")
+NO_CALL_NOW = ("budget_exceeded", "price_unknown", "run_paused")
 """Why the model is not called; the attempt continues."""
 EVENTS_READ = 1_000
 """Events that are read at once to find the records of a visit."""

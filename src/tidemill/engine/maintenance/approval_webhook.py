@@ -1,4 +1,4 @@
-"""Tells the operator's service about approvals: a signed webhook when one is requested and when it is over.
+"""A signed webhook about approvals: sent to the operator's service when one is requested and when it ends.
 
 A maintenance task of each tenant compares the rows of approvals with what it has told, which its cursor holds, and
 sends what is new. The cursor is written after the messages were sent, so a crash repeats some of them under the same
@@ -32,13 +32,13 @@ SENT_MAX = 100
 PENDING_MAX = 10_000
 PAGE = 500
 OVERLAP_MS = 600_000
-"""How far the clocks of processes may be apart: so long an approval is looked for after its time."""
+"""The tolerated clock difference between processes: the task searches this long after an approval's time."""
 SINCE_STEP_MS = 60_000
 PAUSE_MS, PAUSE_MS_MAX = 2_000, 3_600_000
 ATTEMPTS_MAX = 32
 """About a day of attempts."""
 FAILURES_MAX = 3
-"""After so many failures in a row a sweep ends: the service does not answer."""
+"""A sweep ends after this many failures in a row: the service does not answer."""
 TIMEOUT_MS = 10_000
 
 
@@ -151,7 +151,7 @@ def _link(tenant: str, row: ApprovalRow, person: str, expires_ms: int) -> Decisi
 
 
 def _request_key(row: Row) -> str:
-    """Tells apart the requests of one visit: code may make several, and an escalation asks other people."""
+    """Distinguishes the requests of one visit: code may make several, and an escalation asks other people."""
     return f"{row.key}@{row.sort}{'+' if read_approval_row(row).escalated else ''}"
 
 

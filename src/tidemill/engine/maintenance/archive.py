@@ -10,15 +10,16 @@ newest is meant unless the caller names another; an older one never replaces a n
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import io
 import re
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -30,6 +31,8 @@ from tidemill.kernel.codec import DAMAGE, decode_event, plain
 from tidemill.kernel.events import AnyEvent, BlobRef, RunCreated, RunPatched
 from tidemill.kernel.queries import payloads_in
 from tidemill.kernel.state import State
+
+_T = TypeVar("_T")
 
 ARCHIVE_FORMAT = 1
 INLINE_BYTES_MAX = 256 * 1024
@@ -119,6 +122,15 @@ def needed_blobs(events: Iterable[AnyEvent]) -> list[str]:
             found[event.digest] = None
         found.update((each.digest, None) for each in payloads_in(event) if isinstance(each, BlobRef))
     return list(found)
+
+
+HERE_BYTES_MAX = 64 * 1024
+"""More is packed or unpacked in a thread: all runs of a worker wait for its loop."""
+
+
+async def apart(size: int, work: Callable[..., _T], *given: Any) -> _T:
+    """Do work in proportion to a size: in a thread if that is large."""
+    return await asyncio.to_thread(work, *given) if size > HERE_BYTES_MAX else work(*given)
 
 
 def encode_archived(header: Header, records: Sequence[bytes], blobs: Mapping[str, bytes | None]) -> bytes:
@@ -252,7 +264,8 @@ class ArchiveReader:
         likely = wanted.startswith(self._root) and wanted.endswith(ENDING)
         is_entry = likely and wanted in await self._archive.names(wanted, limit=1)
         name, others = (wanted, []) if is_entry else await self._newest(wanted)
-        found = decode_archived(name, await self._archive.get(name) or b"")
+        body = await self._archive.get(name) or b""
+        found = await apart(len(body), decode_archived, name, body)
         return _listed(found.header, name, others), found
 
     async def _newest(self, run_id: str) -> tuple[str, list[str]]:
@@ -283,7 +296,8 @@ class ArchiveReader:
         return ranked[0], ranked[1:]
 
     async def _header(self, name: str) -> Header:
-        return decode_header(name, await self._archive.get(name) or b"")
+        body = await self._archive.get(name) or b""
+        return await apart(len(body), decode_header, name, body)
 
     async def _entries(self, workflow: str | None) -> AsyncIterator[str]:
         """Names of archived runs, latest months first."""

@@ -1,4 +1,4 @@
-"""The audit log of a tenant: who has changed what, as a chain of hashes that shows when an entry is changed or removed.
+"""The audit log of a tenant: who changed what, as a hash chain that reveals changed or removed entries.
 
 A commit that an actor causes through an audited context also writes one row per event that records the command: it
 waits there. A maintenance task appends the rows of a tenant, oldest first, to the stream of its chain, each entry with

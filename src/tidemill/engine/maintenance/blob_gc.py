@@ -97,7 +97,7 @@ class BlobPlaceOwnership:
             await self._outside.write_marker(known.mark, str(self._path))
 
     async def verify_alone(self) -> dict[str, str]:
-        """Refuse a location with markers of others, without writing one; answers the markers."""
+        """Refuse a location with markers of others, without writing one; returns the markers."""
         outside = self._outside
         if outside is None:
             return {}

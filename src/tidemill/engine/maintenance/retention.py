@@ -25,6 +25,7 @@ from tidemill.engine.index_rows import DAY_MS, RUN, quiet_day
 from tidemill.engine.maintenance.archive import (
     INLINE_BYTES_MAX,
     ArchivedRun,
+    apart,
     blob_name,
     decode_archived,
     encode_archived,
@@ -242,7 +243,8 @@ class RetentionSweep:
 
     async def _put_entry(self, run: ArchivedRun) -> None:
         """Store the entry under the first name that is free or reads back the same; other names are skipped."""
-        body = encode_archived(run.header, run.records, run.blobs)
+        size = sum(map(len, (*run.records, *filter(None, run.blobs.values()))))
+        body = await apart(size, encode_archived, run.header, run.records, run.blobs)
         for again in range(PLACES_MAX):
             name = name_of(run.header, again)
             await self._archive.put(name, body)
@@ -253,7 +255,8 @@ class RetentionSweep:
 
     async def _holds(self, name: str, run: ArchivedRun) -> bool:
         try:
-            there = decode_archived(name, await self._archive.get(name) or b"")
+            body = await self._archive.get(name) or b""
+            there = await apart(len(body), decode_archived, name, body)
         except (Rejected, Unavailable) as error:
             LOG.warning("the archive entry is damaged; writing a new one beside it: %s", error)
             return False

@@ -1,4 +1,4 @@
-"""Maintenance as leased jobs: the worker that claims a task does it once for the whole fleet.
+"""Maintenance as leased jobs: the worker that claims a task runs it for the whole fleet. The engine lists the tasks.
 
 Each task of a tenant is one job in the maintenance queue. The worker that claims it runs the task, and the commit that
 settles the job inserts it again, due one interval later, with the cursor at which the next worker continues. A task
@@ -34,7 +34,7 @@ RECONCILE = "reconcile"
 RECONCILE_EVERY_MS = 10_000
 INSERT_EVERY_MS = 60_000
 POSTPONED_MS = 600_000
-"""How long a task waits with which too many workers in a row were lost."""
+"""How long a task waits after too many workers in a row were lost with it."""
 
 Cursor = dict[str, Any]
 """Where a task continues: what it needs of its last run, as JSON."""

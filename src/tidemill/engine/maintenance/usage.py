@@ -1,4 +1,4 @@
-"""Usage: what the runs of a workflow took, day by day. One small row per day and workflow.
+"""Usage of each workflow by day: one small row per day and workflow.
 
 The commit that ends a run writes into its row what is known of it then. `UsageRollup` adds ended runs to the rows of
 their days, as a maintenance task. It goes through the runs in the order of their starts, up to a minute ago, and notes
@@ -161,7 +161,7 @@ class UsageRollup:
         return {"from": until} if after is None else {"from": since, "to": until, "after": after}
 
     async def _read_notes(self, tenant: str, after: str | None, ended: list[RunRow], rows: list[Row]) -> str | None:
-        """Look again at some runs that had not ended; returns where the next roll-up goes on."""
+        """Look again at some runs that had not ended; returns where the next roll-up continues."""
         page = await self._store.find(tenant, UNENDED, after=after, limit=NOTES_PER_ROLL_UP)
         for start in range(0, len(page.rows), LOOKUPS_AT_ONCE):
             some = page.rows[start : start + LOOKUPS_AT_ONCE]

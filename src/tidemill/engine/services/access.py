@@ -1,7 +1,7 @@
 """Who may use a store: API keys, tenants, and the audit of what was changed.
 
 A key is a stream of its tenant, a tenant a stream of the operator's own; each record is the whole key or tenant as it
-stands then. `CredentialDirectory` is what every request asks: a process keeps what it has read for less than five
+stands then. Every request uses `CredentialDirectory`: a process keeps what it has read for less than five
 seconds, so that a revoked key or a disabled tenant is refused everywhere within five.
 """
 
@@ -78,7 +78,7 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
 
 class CreatedKey(msgspec.Struct, frozen=True, kw_only=True):
     key: str
-    """The key itself, which is shown this once."""
+    """The key itself, which is shown only once."""
     view: KeyView
 
 
@@ -125,7 +125,7 @@ class _KnownKey(msgspec.Struct, frozen=True):
     stored: StoredKey | None
     principal: Principal
     is_open: bool
-    """Whether its tenant is there and not disabled."""
+    """Whether its tenant exists and is not disabled."""
     until_ms: float
 
 
@@ -192,7 +192,7 @@ class CredentialDirectory:
                 await self._store.forget(Stream(tenant, SESSION, row.key), rows=(gone,))
 
     async def is_open(self, tenant: str, *, fresh: bool = False) -> bool:
-        """Whether a tenant is there and not disabled; `fresh` reads it again."""
+        """Whether a tenant exists and is not disabled; `fresh` reads it again."""
         if tenant == OPERATOR_TENANT:
             return True
         now_ms = self._ambient.monotonic_ms()
@@ -204,7 +204,7 @@ class CredentialDirectory:
         return is_open
 
     def forget(self, key_id: str) -> None:
-        """Read a key again when it is next asked for."""
+        """Drop a key from the cache."""
         self._keys.pop(key_id, None)
 
     async def has_keys(self) -> bool:
@@ -416,7 +416,7 @@ class TenantService:
 
 
 class AuditService:
-    """Who has changed what in a tenant."""
+    """Who changed what in a tenant."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context, self._chain = context, AuditChain(context.store)

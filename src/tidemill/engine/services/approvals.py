@@ -57,17 +57,17 @@ class ApprovalReview:
 
 
 class Decider(msgspec.Struct, frozen=True, kw_only=True):
-    """The one who looks at an approval."""
+    """The person who views an approval."""
 
     person: str
     refusal: Problem | None = None
     """Why this person cannot decide it now."""
     expires_ms: int | None = None
-    """When the link ends by which they came."""
+    """When the decision link expires, if they came by one."""
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a decision; the same for the same decision again."""
+    """The result of a decision; repeating the same decision returns the same."""
 
     approval_id: str
     status: str
@@ -255,7 +255,7 @@ class ApprovalService:
         index: int | None = None,
         command_id: str | None = None,
     ) -> ApprovalView:
-        """Approve, reject or request changes. The same decision again is answered like the first one.
+        """Approve, reject or request changes. Repeating the same decision returns the first result.
 
         `roles` are those that `actor` has now. Data for the form is checked against its schema.
         """
@@ -321,7 +321,7 @@ class ApprovalService:
         return await self._after(run_id, node, shown)
 
     async def _after(self, run_id: str, node: str, shown: ApprovalView) -> ApprovalView:
-        """The approval as the decision has left it; a loop may have gone on to the next visit since."""
+        """The approval as the decision has left it; a loop may have continued with the next visit since."""
         try:
             return await self.show(run_id, node, visit=shown.visit, index=None if shown.index < 0 else shown.index)
         except Rejected:

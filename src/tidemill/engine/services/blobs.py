@@ -1,4 +1,4 @@
-"""Verbs of blobs: store and read bytes, see what is there, collect what nothing refers to any more."""
+"""Blobs for callers: store and read bytes, list blobs, garbage-collect unreferenced ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class BlobService:
         return msgspec.structs.replace(info, used_by=tuple(" ".join(parts_of(row.key)[:2]) for row in page.rows))
 
     async def save(self, digest: str, file: IO[bytes]) -> int:
-        """Write the bytes of a blob to an open file; answers how many there were."""
+        """Write the bytes of a blob to an open file; returns their number."""
         info = await self.show(digest)
         async for chunk in self._context.blobs.read(self._context.tenant, digest):
             file.write(chunk)

@@ -1,4 +1,4 @@
-"""Limits of how many nodes run at a time in the whole fleet: per queue, node type, workflow, or value of a label.
+"""Concurrency limits of the fleet: per queue, node type, workflow, or label value.
 
 The store counts leases, so that a limit holds for all workers together and a dead one frees its places. The limits are
 rows of the store, which every process reads again every few seconds. A node is under the limits that are known when it

@@ -60,7 +60,7 @@ class ServiceContext:
     stream_kinds: dict[str, Callable[[Tail], Sequence[Row]]] = field(default_factory=dict)
     """Streams of floors above the engine: by kind, which rows the records of one call for."""
     summarising: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SUMMARIES_AT_ONCE))
-    """Held by who reads thousands of rows."""
+    """Held by requests that read thousands of rows."""
 
     def stream(self, run_id: str) -> Stream:
         return Stream(self.tenant, RUN, run_id)
@@ -87,7 +87,7 @@ class ServiceContext:
     async def command(
         self, run_id: str, command: AnyCommand, *, flow: CompiledWorkflow | None = None, reason: str = ""
     ) -> None:
-        """Ask something of a run; a refusal is raised, and nothing has changed then."""
+        """Send a command to a run; raises a refusal, and nothing has changed then."""
         check_words(actor=command.actor or "", reason=reason)
         self.check_actor(command.actor)
         if command.id is not None:

@@ -29,7 +29,7 @@ LETTERS_MAX = 100_000
 
 
 class Reprocessed(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of dead letters that were tried again, or would become of them."""
+    """The result of retrying dead letters, or what it would be."""
 
     matched: int
     """Letters that were found, those of runs that refused included."""
@@ -128,7 +128,7 @@ class DeadLetterService:
         """Retry the runs of open dead letters: those of a run, a workflow, a node, or an error code.
 
         `config` is a corrected one for `node`, `operations` a JSON Patch for anything else; each run's document is
-        patched with it first. `dry_run` only counts. No further run is begun with once `limit` letters are handled;
+        patched with it first. `dry_run` only counts. No further run is retried once `limit` letters are handled;
         a run is retried with all of its dead letters, and a run that refuses does not count.
         """
         if limit < 1:
@@ -196,7 +196,7 @@ def _reprocessed(found: dict[str, ReprocessedRun], *, more: bool = False) -> Rep
 
 
 def _closing(events: Sequence[AnyEvent], node: str, visit: int, index: int) -> DeadLetterClosed | None:
-    """Who took care of a letter, among the events that came after it."""
+    """The actor who closed a dead letter, from the events after it."""
     closed = (event for event in events if isinstance(event, DeadLetterClosed))
     return next((each for each in closed if (each.node, each.visit, each.index) == (node, visit, index)), None)
 

@@ -1,4 +1,4 @@
-"""Looking at a run: show, events, logs, path, tokens, why, compare.
+"""Inspection of a run: show, events, logs, path, tokens, why, compare.
 
 A worker that cannot load a value, or cannot read the log of a child to start, releases the job and tries again later.
 The run's log says nothing of that, so `why` looks for the unreadable values (`Unread`) and children (`Unstarted`)
@@ -100,7 +100,7 @@ class MissingPayloads:
         self._seen: dict[str, Failure | None] = {}
 
     async def with_reasons(self, jobs: Sequence[JobFact], now_ms: int) -> list[JobFact]:
-        """The jobs, and with each that was put aside the first value it needs that cannot be had."""
+        """The jobs, and with each postponed one the first value it needs that cannot be read."""
         # A job that has just come due again will be put aside in a moment.
         since_ms = now_ms - DUE_MS_MAX
         return [
@@ -217,7 +217,7 @@ class InspectionService:
         return view
 
     async def _stuck_reason(self, run_id: str, entry: CachedRun) -> str:
-        """Why a worker gave up on a run for the time being; nothing once the run has gone on."""
+        """Why a worker gave up on a run for now; empty once the run has continued."""
         state = entry.state
         if not state.busy:
             return ""
@@ -263,6 +263,7 @@ class InspectionService:
         self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None
     ) -> Transcript:
         """The transcript of an agent in a visit, by default the latest: turns, tool calls, tokens and cost."""
+        from tidemill.agents.delegation import child_key
         from tidemill.agents.transcript import Entry, Transcript, transcript_of
 
         entry = await self._context.entry(run_id)
@@ -295,7 +296,15 @@ class InspectionService:
                 record = decode_value(await self._context.text(event.value))
                 if isinstance(record, dict):
                     found.append(Entry(seq, event.at_ms, event.attempt, record))
-        return transcript_of(made, found, routed=known.branch is not None and known.branch.kind == "agent_driven")
+        routed = known.branch is not None and known.branch.kind == "agent_driven"
+        shown = transcript_of(made, found, routed=routed)
+        # What a fork shares with its origin was done by children of the origin.
+        shared = 0 if entry.state.forked_from is None else entry.state.forked_from[1]
+        for turn in shown.turns:
+            for position, call in enumerate(turn.calls):
+                if call.waits_for == "child" and turn.seq > shared:
+                    call.child = child_id(run_id, node, number, place, child_key(f"{turn.number}.{position}"))
+        return shown
 
     async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """The run's events so far, from `after` + 1 on."""
@@ -456,7 +465,7 @@ class InspectionService:
         return found
 
     async def _of_a_child(self, run_id: str, found: Explanation) -> Explanation:
-        """Lead on to the child that a run has failed with, where it ever began."""
+        """Continue with the child that a run has failed with, if it was started."""
         cause = found.first_cause
         if cause is None or cause.error.code != CHILD_FAILED or found.rollback != "none":
             return found

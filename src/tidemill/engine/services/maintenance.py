@@ -1,4 +1,4 @@
-"""Verbs that look after a store as a whole: audit its logs, rebuild its rows, retire its old runs, bring one back."""
+"""Maintenance of a whole store: audit its logs, rebuild its rows, archive its old runs, restore one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FINDINGS_MAX = 10_000
 SWEEPS_MAX = 100_000
 
 Progress = Callable[[int, int], None]
-"""Told how many runs and events were read so far."""
+"""Called with the number of runs and events read so far."""
 
 
 class MaintenanceService:
@@ -75,7 +75,7 @@ class MaintenanceService:
     ) -> AuditReport:
         """Check the logs of these runs, or of the whole store, and report every violation.
 
-        `sample` is a percentage of the runs of the store. It works beside running workers, and changes nothing.
+        `sample` is a percentage of the runs of the store. Workers may keep running, and nothing is changed.
         """
         if not 0 < sample <= 100:
             message, hint = f"a sample is more than 0 and at most 100 percent, not {sample:g}", "leave it out for all"

@@ -1,4 +1,4 @@
-"""Another graph, another run: patch what a run runs, branch off a run of its own.
+"""Patch the graph of a run, and fork a run.
 
 A patch is made against the run's document, which is that of its version with the run's own patches in it. Node
 types stay those that the run was compiled with, whatever has been registered since.
@@ -109,7 +109,7 @@ class PatchService:
 
         A FAILED or CANCELLED run is patched and retried at once (`retry`); a dry run without it says that applying the
         patch needs it. `base_digest` is the digest that it was made against; `publish` makes a version of the outcome.
-        Instead of operations, `document` is what the run's document shall become, as a mapping or as its text.
+        Instead of operations, `document` is the new document of the run, as a mapping or as text.
         """
         check_words(message=message, actor=actor)
         check_command_id(command_id)
@@ -154,7 +154,7 @@ class PatchService:
     async def _patched_before(
         self, run_id: str, command_id: str, publish: bool, message: str, actor: str
     ) -> PatchOutcome:
-        """The answer to a patch that was applied already; it may not have been published yet."""
+        """The result of a patch that was applied before; it may not have been published yet."""
         events = await self._context.log(run_id)
         patched = ((seq, each) for seq, each in enumerate(events, 1) if isinstance(each, RunPatched))
         seq, event = next((seq, each) for seq, each in patched if each.command == command_id)
@@ -262,9 +262,9 @@ class PatchService:
         actor: str,
         known: int | None = None,
     ) -> bool:
-        """Start a fork under an id, and answer whether it is new: false if it was started before.
+        """Start a fork under an id, and return whether it is new: false if it was started before.
 
-        Of the first `known` events, where the caller has checked no more.
+        With `known`, only its first `known` events are copied: the caller has checked no more.
         """
         check_words(reason=reason, actor=actor)
         self._context.check_actor(actor)

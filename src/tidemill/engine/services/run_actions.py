@@ -1,6 +1,6 @@
-"""What operators do to a run: pause, cancel, retry, rewind, settle by hand, undo, label, signal.
+"""Actions on a run: pause, cancel, retry, rewind, override, roll back, relabel, signal.
 
-Each verb is one command: carried out whole, or refused with a reason and no trace. With a `command_id` it may be
+Each action is one command: executed as a whole, or refused with a reason and no trace. With a `command_id` it may be
 repeated without harm.
 """
 
@@ -52,7 +52,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     undone: tuple[str, ...]
     """What is compensated, as node/visit/index, in this order."""
     unsure: tuple[str, ...]
-    """Nodes with an unknown outcome: it is refused until `did_not_happen` names them, or they are settled by hand."""
+    """Nodes with an unknown outcome: it is refused until `did_not_happen` names them, or they are settled manually."""
     events: tuple[str, ...]
     """The types of the events that are recorded at once: the first of them."""
     event_count: int
@@ -67,7 +67,7 @@ _REHEARSED: dict[str, type[Cancel | Pause | Resume | Retry | Rollback]] = {
 
 
 class RunActions:
-    """The verbs of `RunService` that change a run which exists."""
+    """The methods of `RunService` that change an existing run."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -77,7 +77,7 @@ class RunActions:
     ) -> str:
         """Send a signal to a run: the first node that waits for `name` takes it, else the run keeps it for a later one.
 
-        Answers the signal's id; a second signal with the same id changes nothing.
+        Returns the signal's id; a second signal with the same id changes nothing.
         """
         sent = signal_id if signal_id is not None else self._context.ambient.new_id()
         check_words(limit=NAME_LENGTH_MAX, name=name, signal_id=sent)
@@ -93,7 +93,7 @@ class RunActions:
     # Operator actions
 
     async def check_allowed(self, action: str, run_id: str) -> None:
-        """Raise what `cancel`, `pause`, `resume`, `retry` or `rollback` would be refused with now; nothing is done."""
+        """Raise the refusal that `cancel`, `pause`, `resume`, `retry` or `rollback` would get now; nothing is done."""
         if action == "retry":
             await self._context.check_parent(run_id)
         await self._context.rehearse(run_id, _REHEARSED[action]())

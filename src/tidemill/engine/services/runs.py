@@ -1,4 +1,4 @@
-"""Runs: start them, wait for them, follow and find them. The verbs that change a run are in `run_actions`."""
+"""Runs: start them, wait for them, follow and find them. Actions on runs are in `run_actions`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ START_MANY_AT_ONCE = 1_000
 PROBLEMS_MAX = 100
 """Problems of inputs that `start_many` reports."""
 LOOK_AGAIN_MS = 5.0
-"""How much later than it could a caller learns of the end of a long run."""
+"""The share of a long run's time by which a caller may learn of its end late."""
 
 _ENDS = {RunCompleted, RunFailed, RunCancelled, RollbackFinished}
 """Events after which a run may be over."""
@@ -111,7 +111,7 @@ class RunService(RunActions):
     ) -> str:
         """Start a run and return its id once it is durable.
 
-        `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
+        `key` makes it idempotent: the same key with the same inputs returns the same run, with others it is refused.
         Without `submitted_by` it is the user of this process. A run that has not ended after `deadline_seconds` fails.
         Its spans belong to the trace of `traceparent`, by default to that of the caller's current span.
         """
@@ -178,7 +178,7 @@ class RunService(RunActions):
         deadline_seconds: float | None = None,
         traceparent: str = "",
     ) -> list[bool]:
-        """Start runs under ids that follow from the keys of requests, and answer which of them are new.
+        """Start runs under ids that follow from the keys of requests, and return which of them are new.
 
         `requests` are digests of all that was asked for, one for each run: a run that another request has started is
         refused (`key_reused`), and nothing is started then. With `dry_run` nothing is started at all.
@@ -275,7 +275,7 @@ class RunService(RunActions):
         return _Starts(split_reference(workflow)[0], flows, commands)
 
     async def _start(self, starts: _Starts) -> set[str]:
-        """Carry out starts, and answer which runs they have begun: the others were begun before by the same start."""
+        """Commit starts, and return which runs are new: the others were started before by the same start."""
         context, created = self._context, set[str]()
         await context.limits.refresh()
         waiting: dict[str, list[tuple[Stream, AnyCommand]]] = {}
@@ -371,7 +371,7 @@ class RunService(RunActions):
                     return
 
     async def _ended(self, run_id: str, after: int) -> CachedRun:
-        """Wait for the end of a run, looking at nothing but that: many wait for many."""
+        """Wait for the end of a run without following it, so that many callers can wait for many runs."""
         begun = self._context.ambient.monotonic_ms()
 
         async def breathe() -> None:
@@ -529,7 +529,7 @@ class RunService(RunActions):
     async def resolve(self, text: str) -> str:
         """The id of a run by a unique prefix; `@last` is the newest run that is not a child.
 
-        Answers the text itself if it names no run.
+        Returns the text itself if it names no run.
         """
         context = self._context
         if text == LAST:

@@ -1,4 +1,4 @@
-"""Who works on the store: the verb that lists workers, and what `why` asks about them.
+"""Workers of the store: their list, and what `why` needs to know about them.
 
 A worker counts as dead when it has sent no heartbeat for long. Where the store can check whether its process exists, it
 is dead as soon as the process is gone, and only silent while it exists: perhaps it cannot write its heartbeat.
@@ -34,7 +34,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     started_ms: int
     beat_ms: int
-    """When it last said that it is alive."""
+    """The time of its last heartbeat."""
     queues: tuple[str, ...]
     """Which queues it serves; none named means all of them."""
     types: tuple[str, ...]
@@ -42,12 +42,12 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     holding: int
     held: tuple[Held, ...]
-    """The first of the jobs in its hands."""
+    """The first of the jobs it holds."""
     finished: int
     lacks: tuple[str, ...]
-    """What it had to leave to others lately, and why."""
+    """What it recently had to leave to others, and why."""
     blocked: Blockage | None = None
-    """The last time that something blocked its loop, and who did."""
+    """The last time that something blocked its event loop, and what did."""
 
 
 class NodeTypeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ class WorkerService:
         return newest if _ordered(newest) > _ordered(__version__) else ""
 
     async def capabilities(self, digest: str) -> Workers:
-        """What those can do between them who take on work now, in runs of one document."""
+        """What all workers that claim jobs now can run together, for runs of one document."""
         states = await self._states()
         silent = {row.name: row.beat_ms for row, state in states if state in ("silent", "dead")}
         unresponsive = tuple(row.name for row, state in states if state == "silent")
@@ -169,7 +169,7 @@ class QueueService:
     async def find(self, backlog: Sequence[Backlog] | None = None) -> list[QueueView]:
         """The work of this tenant by queue: how much is ready, at work and due later, and how old the oldest is.
 
-        `backlog` is what the store said of all tenants a moment ago; without one it is asked.
+        `backlog` is a recent backlog of all tenants; without it, the store is asked.
         """
         now = self._context.store.now_ms()
         known = await self._context.store.backlog() if backlog is None else backlog
@@ -191,7 +191,7 @@ def _ordered(version: str) -> tuple[int, ...]:
 
 
 def _state(row: WorkerRow, now_ms: int, there: frozenset[str] | None) -> State:
-    """How another worker is, by what it last said of itself and, where the store knows, by who is `there`."""
+    """The state of another worker, by its row and, where the store knows, by the processes that are `there`."""
     state = row.state(now_ms)
     if there is None or row.pid == 0:
         return state

@@ -237,7 +237,7 @@ class Registry:
         except TidemillError as error:
             return error
         except Exception:
-            # A bug is logged; a worker without a current row must go on.
+            # A bug is logged; a worker without a current row must continue.
             LOG.exception("the worker could not write its heartbeat; retrying")
         return None
 

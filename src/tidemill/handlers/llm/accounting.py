@@ -29,7 +29,7 @@ from tidemill.handlers.llm.provider import (
     Usage,
     message_text,
 )
-from tidemill.kernel.spending import NOTHING_SPENT, Spend
+from tidemill.kernel.spending import NOTHING_SPENT, PRICES, PRICES_HINT, Spend
 
 MICROS = 1_000_000
 CHARACTERS_PER_TOKEN = 3
@@ -48,7 +48,7 @@ UNBILLED = frozenset(
         *("script_unmatched", "config_invalid"),
     }
 )
-"""Codes of failed calls that cost nothing, unless the provider may have received the request before it was cut off; of
+"""Codes of failed calls that cost nothing, unless the provider may have received the request before it was cut off;
 any other call is assumed to cost the reserved amount."""
 
 
@@ -69,7 +69,9 @@ def estimated(prefix_size: int, messages: Iterable[Message], settings: Settings)
     """What a call may spend, before it is made."""
     tokens = input_tokens(prefix_size, messages)
     usage = Usage(input_tokens=tokens, output_tokens=settings.max_tokens or OUTPUT_TOKENS)
-    return amount_of(usage, settings.prices, None)
+    amount = amount_of(usage, settings.prices, None)
+    priced = settings.prices is not None or settings.provider == "scripted"
+    return msgspec.structs.replace(amount, micros=max(1, amount.micros)) if priced else amount
 
 
 def spent_by(reply: Reply, reserved: Spend, prices: Prices | None) -> Spend:
@@ -112,6 +114,9 @@ class DayBudget:
         self._count += 1
         key = f"{self._place}/{turn}.{self._count}"
         used_up = await self._accounts.reserve(key, amount, seconds)
+        if used_up == PRICES:
+            message = "the tenant has a budget of money for the day, and the model has no `prices`"
+            raise Fail("price_unknown", message, hint=PRICES_HINT)
         if used_up:
             message = f"the budget of the tenant for today has no {used_up} left"
             raise Fail("budget_exceeded", message, hint="it resets at midnight UTC; the operator sets it")

@@ -17,6 +17,7 @@ from tidemill.handlers.llm.fallback import ask_in_order
 from tidemill.handlers.llm.provider import TOKENS_MAX, ForbiddenAt, Message, Providers, Question, Settings
 from tidemill.handlers.llm.structured_output import ACCOUNT_SCHEMA, answered, instructed
 from tidemill.kernel.model import Capabilities, ConfigProblem, NodeType
+from tidemill.kernel.spending import PRICES_HINT
 
 # Shared config.
 
@@ -82,13 +83,23 @@ def _model_fields(provider: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _models(config: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The models of a config, each with its place."""
+    fallbacks = config.get("fallbacks")
+    listed = enumerate(fallbacks if isinstance(fallbacks, list) else ())
+    return [("", config), *((f"/fallbacks/{index}", each) for index, each in listed if isinstance(each, dict))]
+
+
+def check_prices(config: Any) -> Iterator[ConfigProblem]:
+    """A budget of money holds only for models that have prices; a fallback does not inherit them."""
+    for place, model in _models(config):
+        if "prices" not in model and model.get("provider", config.get("provider")) != "scripted":
+            yield ConfigProblem(f"{place}/prices", "money has a limit, and this model has no prices", PRICES_HINT)
+
+
 def check_model(config: Any) -> Iterator[ConfigProblem]:
     """Checks of the shared fields beyond the schema."""
-    fallbacks = config.get("fallbacks")
-    places = [("", config)]
-    if isinstance(fallbacks, list):
-        places += [(f"/fallbacks/{index}", each) for index, each in enumerate(fallbacks) if isinstance(each, dict)]
-    for place, model in places:
+    for place, model in _models(config):
         yield from exchange.check_not_literal(model.get("api_key"), f"{place}/api_key", "key")
         yield from exchange.check_url(model.get("base_url"), f"{place}/base_url")
         for problem in exchange.check_headers(model.get("headers")):

@@ -27,7 +27,7 @@ from tidemill.kernel.events import (
 )
 from tidemill.kernel.jobs import run_job
 from tidemill.kernel.model import Node
-from tidemill.kernel.spending import cut, exhausted
+from tidemill.kernel.spending import PRICES, PRICES_HINT, cut, exhausted
 from tidemill.kernel.state import DISCARDS_MAX, peek_at
 
 WORKER_LOST = "worker_lost"
@@ -139,6 +139,8 @@ def refuse_append(builder: DecisionBuilder, command: commands.Append) -> Problem
     used_up = exhausted(budget_left(builder), command.reserve)
     if not used_up:
         return None
+    if used_up == PRICES:
+        return problem("price_unknown", "the run has a budget of money, and the model has no `prices`", PRICES_HINT)
     hint = "raise `limits.budget` of the workflow by a patch, and retry the run"
     return problem("budget_exceeded", f"the run has used up its budget: no {used_up} left", hint)
 

@@ -237,7 +237,7 @@ class Runs(InvariantGroup):
         ledger = self.ledger
         if not ledger.ended and ledger.status != "NEW":
             self._check("counter-zero", ledger.counter > 0, "a live run has a token in flight")
-        message = "what ended and was changed or forked goes on in the same commit"
+        message = "an ended run that is changed or forked continues in the same commit"
         self._check("reopened", not ledger.must_reopen, message)
 
 
@@ -307,7 +307,7 @@ class Visits(InvariantGroup):
         self._check("loop-limit", allowed, f"{event.node} makes no more passes than allowed")
         for name in event.body:
             busy = at[name].ready and not at[name].ended
-            self._check("loop-busy", not busy, f"{name} was in flight when the loop went on")
+            self._check("loop-busy", not busy, f"{name} was in flight when the loop continued")
             # Begin the next visit; edges into the body's entry belong to the outer loop and stay decided.
             ledger, old = self.ledger, self.ledger.at[name]
             visit = ledger.at[name] = Visit(old.number + 1)

@@ -111,7 +111,7 @@ class Ledger:
         self.at: dict[str, Visit] = defaultdict(Visit)
         self.edges: dict[tuple[str, str], bool] = {}
         self.revived_edges: set[tuple[str, str]] = set()
-        """Exits that died with their loop and whose targets were skipped, before a rewind let the loop go on."""
+        """Exits that died with their loop and whose targets were skipped, before a rewind continued the loop."""
         self.touched: set[str] = set()
         """Nodes whose joins are checked at the end of the commit."""
         self.pending_waits: dict[Key, str] = {}

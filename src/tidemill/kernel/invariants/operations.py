@@ -39,7 +39,7 @@ class DeadLetters(InvariantGroup):
 
     def written(self, event: ev.DeadLettered) -> None:
         final = self.ledger.act(event).final
-        self._check("dead-letter", final == "FAILED", "a dead letter follows a failure for good")
+        self._check("dead-letter", final == "FAILED", "a dead letter follows a permanent failure")
         self.open.setdefault(event.node, {})[key_of(event)] = None
 
     def closed(self, event: ev.DeadLetterClosed) -> None:
@@ -237,7 +237,7 @@ class Reopening(InvariantGroup):
         """Exactly the visits that had not ended well are repeated, under the same visit number."""
         ledger = self.ledger
         self._check("retry-ended", ledger.status in REOPENABLE or ledger.just_forked, f"the run is {ledger.status}")
-        self._check("retry-undone", ledger.rollback == "none", "what is being undone does not go on")
+        self._check("retry-undone", ledger.rollback == "none", "a run that is being rolled back does not continue")
         # After a fork of a live run, only visits that had ended are repeated.
         visits = [(node, ledger.at[node.id]) for node in ledger.workflow.nodes]
         unfinished = {node.id: node for node, at in visits if not at.final and (at.ended != "" or ledger.ended)}
@@ -330,7 +330,7 @@ class Reopening(InvariantGroup):
         }
         found = {(source, target) for source, target in dead if target in reach or not ledger.at[target].settled}
         ledger.revived_edges |= dead - found
-        self._check("rewind-escapes", set(event.undecided) == found, "ways out of loops that go on are open again")
+        self._check("rewind-escapes", set(event.undecided) == found, "exits of continued loops are open again")
         for source, target in found:
             del ledger.edges[source, target]
             ledger.at[target].dead -= 1
@@ -342,7 +342,7 @@ class Reopening(InvariantGroup):
     def _next_visit(self, node: Node, event: ev.RunRewound, touched: set[str], number: int, tokens: int) -> None:
         """Begin the next visit; edges from sources that are not rewound stay decided."""
         ledger, old = self.ledger, self.ledger.at[node.id]
-        self._check("rewind-visit", number == old.number + 1, f"{node.id} goes on with visit {old.number + 1}")
+        self._check("rewind-visit", number == old.number + 1, f"{node.id} continues with visit {old.number + 1}")
         visit = ledger.at[node.id] = Visit(number)
         visit.has_start_token = old.has_start_token and node.id == event.node
         visit.passes = 0 if node.id in event.restarted else old.passes

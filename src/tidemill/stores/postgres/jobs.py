@@ -97,23 +97,22 @@ class Jobs:
 
     # In a commit
 
-    def unknown_lanes(self, commits: Iterable[Commit]) -> set[Lane]:
-        """Lanes of the jobs of commits whose numbers are not known."""
+    async def learn_lanes(self, commits: Iterable[Commit]) -> None:
+        """Know the numbers of the lanes of commits; lanes are made if they are new."""
         if len(self.numbers) > LANES_MAX:
             self.numbers, self._lanes = {}, {}
-        numbers, unknown = self.numbers, set[Lane]()
+        while unknown := self._unknown(commits):
+            for tenant in sorted({lane.tenant for lane in unknown}):
+                await self._learn(tenant, sorted(lane for lane in unknown if lane.tenant == tenant))
+
+    def _unknown(self, commits: Iterable[Commit]) -> set[Lane]:
+        unknown = set[Lane]()
         for commit in commits:
             for job in commit.jobs:
                 lane = (job.queue, commit.stream.tenant, job.caps, job.priority)
-                if lane not in numbers:
+                if lane not in self.numbers:
                     unknown.add(Lane(*lane))
         return unknown
-
-    async def learn_lanes(self, commits: Iterable[Commit]) -> None:
-        """Know the numbers of the lanes of commits; lanes are made if they are new."""
-        while unknown := self.unknown_lanes(commits):
-            for tenant in sorted({lane.tenant for lane in unknown}):
-                await self._learn(tenant, sorted(lane for lane in unknown if lane.tenant == tenant))
 
     async def _learn(self, tenant: str, lanes: Sequence[Lane]) -> None:
         called = {
@@ -139,7 +138,7 @@ class Jobs:
 
             async def run(head: Head) -> Claimed:
                 if before:
-                    await session.undo(head[2])
+                    await session.link.fetch(SQL["give_back"], (head[0], head[2]))
                 before.append(head[2])
                 most = request.most
                 if most <= 0:

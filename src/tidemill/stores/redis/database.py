@@ -251,18 +251,22 @@ class Connection(asyncio.Protocol):
 
     async def call(self, *arguments: Argument) -> Any:
         """Send a command; raises `Answer` or `Cut`."""
+        reply = await self.request(arguments)
+        if isinstance(reply, Answer):
+            raise reply
+        return reply
+
+    def request(self, command: tuple[Argument, ...]) -> asyncio.Future[Any]:
+        """Send a command. The reply may be an `Answer`; raises `Cut`."""
         if self.closed or self._transport is None or self._transport.is_closing():
             self.closed = True
             raise Cut("the connection was closed")
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting.append((future, self._loop.time()))
-        self._transport.write(_packed(arguments))
+        self._transport.write(_packed(command))
         if self._watch is None:
             self._watch = self._loop.call_later(CALL_SECONDS, self._look)
-        reply = await future
-        if isinstance(reply, Answer):
-            raise reply
-        return reply
+        return future
 
     def send(self, *arguments: Argument) -> None:
         """Send a command whose answer comes as a push, or does not matter."""
@@ -370,9 +374,14 @@ class Link:
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[Argument], *, seconds: float | None = None
     ) -> Any:
         """Execute a script. It is repeated after a cut, so a script must tolerate that."""
-        return await self.call("EVALSHA", script.digest, len(keys), *keys, *arguments, script=script, seconds=seconds)
+        return await self.execute(("EVALSHA", script.digest, len(keys), *keys, *arguments), script, seconds)
 
-    async def call(self, *command: Argument, script: Script | None = None, seconds: float | None = None) -> Any:
+    async def call(self, *command: Argument, seconds: float | None = None) -> Any:
+        return await self.execute(command, None, seconds)
+
+    async def execute(
+        self, command: tuple[Argument, ...], script: Script | None = None, seconds: float | None = None
+    ) -> Any:
         """Send a command that may be repeated, with patience for servers that start, move or fail over."""
         until = time.monotonic() + (PATIENCE_SECONDS if seconds is None else seconds)
         pause = 0.02
@@ -381,7 +390,10 @@ class Link:
                 made = self.connection
                 if made is None or made.closed:
                     made = await self.connect()
-                return await made.call(*command)
+                reply = await made.request(command)
+                if not isinstance(reply, Answer):
+                    return reply
+                raise reply
             except Answer as error:
                 code = error.code
                 if code == "NOSCRIPT" and script is not None and made is not None and not made.closed:

@@ -50,7 +50,7 @@ class Hints:
     # Sending
 
     async def publish(self, partition: Partition, stream: Stream, frames: Sequence[bytes]) -> int:
-        """Send live frames to other processes; answers the version of the stream."""
+        """Send live frames to other processes; returns the version of the stream."""
         name = encoded_stream(stream)
         sent = [name, *(body for body in frames if len(body) <= FRAME_BYTES_MAX)]
         packed = b"".join(len(part).to_bytes(4, "big") + part for part in sent)

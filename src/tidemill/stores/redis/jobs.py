@@ -102,7 +102,7 @@ async def claim(
 
     async with session.turn:
         call = Call(script("claim"), session.partition.of_jobs, head, arguments(most))
-        reply = await session.call(call, Settlement(call._replace(arguments=arguments(0)), undo))
+        reply = await session.call(call, lambda: Settlement(call._replace(arguments=arguments(0)), undo))
     due = reply[1]
     return Claimed(_leases(reply), reply[0], None if due < 0 else due)
 

@@ -124,7 +124,9 @@ class Session:
         self._settle: Callable[[], Awaitable[None]] | None = None
         """What to do about the last call, whose outcome is unknown."""
 
-    async def call(self, call: Call, settlement: Settlement, otherwise: Callable[[], Call] | None = None) -> Any:
+    async def call(
+        self, call: Call, settlement: Callable[[], Settlement], otherwise: Callable[[], Call] | None = None
+    ) -> Any:
         """Execute a call once, or `otherwise` if it answers None because it does not apply.
 
         After a failure the next call first has the server forget this one, or undoes it.
@@ -133,11 +135,11 @@ class Session:
             await self._settle()
         self._batch += 1
         try:
-            reply = await self._send(call)
+            reply = await self.partition.writes.execute(self._command(call), call.script)
             if reply is None and otherwise is not None:
                 reply = await self._send(otherwise())
         except BaseException:
-            self._settle = lambda: self._learn(settlement)
+            self._settle = lambda: self._learn(settlement())
             raise
         return reply
 
@@ -149,8 +151,12 @@ class Session:
             await settlement.undo(reply)
 
     async def _send(self, call: Call) -> Any:
-        arguments = (*call.head, self.name, self._batch, *call.arguments)
-        return await self.partition.writes.run(call.script, call.keys, arguments)
+        return await self.partition.writes.execute(self._command(call), call.script)
+
+    def _command(self, call: Call) -> tuple[Argument, ...]:
+        keys = call.keys
+        fence = (self.name, self._batch)
+        return ("EVALSHA", call.script.digest, len(keys), *keys, *call.head, *fence, *call.arguments)
 
     async def close(self) -> None:
         if self._batch:

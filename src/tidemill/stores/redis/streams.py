@@ -80,7 +80,9 @@ class Applied:
                 kept = [lease for each in self._results(reply) if isinstance(each, Committed) for lease in each.kept]
                 await release(self._partition, head, kept, 0)
 
-        settlement = Settlement(_nothing(self._partition, head), undo)
+        def settlement() -> Settlement:
+            return Settlement(_nothing(self._partition, head), undo)
+
         hop = self._hop(head)
         if hop is not None:
             return self._results(await session.call(hop, settlement, lambda: self._call(head)))
@@ -165,8 +167,8 @@ async def forget(session: Session, head: Head, stream: Stream, expected: int | N
     keys = (*part.of_writes, part.records(name), part.rest(name))
     async with session.turn:
         # It leases nothing, so nothing has to be undone.
-        settlement = Settlement(_nothing(part, head))
-        return bool(await session.call(Call(script("forget"), keys, head, arguments), settlement))
+        call = Call(script("forget"), keys, head, arguments)
+        return bool(await session.call(call, lambda: Settlement(_nothing(part, head))))
 
 
 # Reading

@@ -209,7 +209,7 @@ class Compared(msgspec.Struct, frozen=True):
     missing: list[Name] = []
     stray: list[TermPlace] = []
     rows_of_strays: list[Name] = []
-    """Rows that a stray entry may belong to by now."""
+    """Rows that a stray entry may belong to now."""
 
     @property
     def few(self) -> bool:

@@ -123,7 +123,7 @@ class Streams:
         tx.append(stream, version - len(records) + 1, records)
 
     def _advance(self, tx: Transaction, commit: Commit, number: int, version: int) -> bool:
-        """Raise the version if it is the expected one and all leases are held (mostly one)."""
+        """Raise the version if it is the expected one and all leases are held (usually one)."""
         place, leases = (version, number, commit.expected), commit.acks + commit.holds
         # The statement itself checks the first lease. A job without a holder has the token 0.
         with_first = bool(leases) and leases[0][1] != 0
@@ -177,7 +177,7 @@ class Streams:
         return self._follow_up(tx, commit, number, 0)
 
     def _follow_up(self, tx: Transaction, commit: Commit, number: int, version: int, first: bool = False) -> Committed:
-        """Write everything of an accepted commit other than its records; the rows of a `first` one are mostly new."""
+        """Write everything of an accepted commit other than its records; the rows of a `first` one are usually new."""
         snapshot = commit.snapshot
         if snapshot is not None:
             stored = checksum(snapshot.body, place_in(commit.stream, snapshot.version))

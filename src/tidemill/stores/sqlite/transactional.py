@@ -109,8 +109,8 @@ class Statements:
         self._turns = StatementSerializer()
         self._one_at_a_time: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._free_at = 0.0
-        self._busy_until = math.inf
-        """When the statement that is executed has had its processor time."""
+        self._busy_until = self._until = math.inf
+        """When the statement that is executed has had its processor time, and its time at all."""
         self._prepared: apsw.Connection | None = None
         self._modules: set[str] = set()
         """Names of virtual tables that every connection has."""
@@ -278,13 +278,13 @@ class Statements:
             return len(done) == 1
 
         self._busy_until, memory = time.thread_time() + TIME_MAX_MS / 1000, apsw.memory_used() + MEMORY_BYTES_MAX
-        deadline = time.monotonic() + WALL_TIME_MAX_MS / 1000
+        self._until = time.monotonic() + WALL_TIME_MAX_MS / 1000
         before = connection.total_changes()
         cursor, rows = connection.cursor(), AnswerRows()
         cursor.exec_trace = traced
         connection.authorizer = allowed
         connection.set_progress_handler(
-            lambda: time.thread_time() > self._busy_until or time.monotonic() > deadline or apsw.memory_used() > memory,
+            lambda: self._is_over() or apsw.memory_used() > memory,
             PROGRESS_STEPS,
         )
         longest = connection.limit(apsw.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
@@ -312,7 +312,7 @@ class Statements:
             connection.limit(apsw.SQLITE_LIMIT_LENGTH, longest)
             connection.authorizer = None
             connection.set_progress_handler(None)
-            self._busy_until = math.inf
+            self._busy_until = self._until = math.inf
             cursor.close()
         if operations.keys() & _SCHEMA_CHANGES:
             _note_tables(connection, before_it, statement.owner)
@@ -334,9 +334,12 @@ class Statements:
 
     def _timed(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call one of our functions while the statement has time: between two of them SQLite does not look."""
-        if time.thread_time() > self._busy_until:
+        if self._is_over():
             raise _OutOfTime
         return function(*arguments)
+
+    def _is_over(self) -> bool:
+        return time.thread_time() > self._busy_until or time.monotonic() > self._until
 
 
 class _OutOfTime(Exception):

@@ -17,7 +17,7 @@ from tidemill.blobs.archive import Archive, MemoryArchive
 from tidemill.blobs.contract import digest_of
 from tidemill.engine.engine import Engine
 from tidemill.engine.index_rows import DAY_MS, RUN, retention_term
-from tidemill.engine.maintenance.archive import blob_name
+from tidemill.engine.maintenance.archive import blob_name, decode_archived, decode_header, encode_archived
 from tidemill.engine.maintenance.reindex import owner_of
 from tidemill.engine.maintenance.retention import RetentionSweep
 from tidemill.engine.worker.worker import WorkerOptions
@@ -513,3 +513,26 @@ async def test_a_run_that_ended_elsewhere_is_not_remembered(mill: Cluster) -> No
     await worker.end(run_id)
     assert (await other.engine.show(run_id)).status == "COMPLETED"
     assert other.cached(run_id) is None
+
+
+@simulated
+async def test_a_large_run_is_packed_in_a_thread(mill: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All runs of a worker wait for its loop, which packing a run of 100,000 items would block for seconds."""
+    in_threads: list[Any] = []
+    to_thread = asyncio.to_thread
+
+    async def noted(work: Any, *given: Any) -> Any:
+        in_threads.append(work)
+        return await to_thread(work, *given)
+
+    monkeypatch.setattr(asyncio, "to_thread", noted)
+    worker = await mill.process()
+    noise = random.Random(7).randbytes(30_000).hex()
+    run = await worker.run(document(*(node(f"n{number}", config=f"{number}{noise}") for number in range(5))))
+    await worker.stop()
+    engine = operator(mill)
+    pass_days(mill, 40)
+    assert (await engine.archive_sweep()).retired == (run.run_id,)
+    assert {encode_archived, decode_archived} <= set(in_threads)
+    assert await archived(engine) == [run.run_id]
+    assert decode_header in in_threads

@@ -18,7 +18,7 @@ from tests.fixtures.servers.postgres_server import PASSWORD, USER, PrivateServer
 from tests.fixtures.servers.tcp_proxy import Fault, Proxy, proxied
 from tidemill.errors import StoreUnusable, Unavailable
 from tidemill.stores.contract import Claim, Commit, Committed, Lease, Stream
-from tidemill.stores.postgres import database, streams, writer
+from tidemill.stores.postgres import database, writer
 from tidemill.stores.postgres.database import place_at
 from tidemill.stores.postgres.store import PostgresStore
 
@@ -125,7 +125,7 @@ async def test_whoever_loads_as_soon_as_a_load_is_answered_is_not_forgotten(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """Readers that end at the same moment, as they do when the server is killed, are not waited for by the next one."""
-    monkeypatch.setattr(streams, "LOADS_AT_ONCE", at_once)
+    monkeypatch.setattr(store._loads, "_at_once", at_once)
     await commit(store, 0, records=(b"1",))
 
     async def again_and_again() -> list[int]:
@@ -164,6 +164,35 @@ async def test_what_an_unheard_commit_keeps_is_given_back(
     proxy.down = False
     assert await commit(store, 2, records=(b"3",)) == Committed(version=3)
     assert [(lease.key, lease.expired) for lease in await claimed(store)] == [("b", 0)]
+
+
+@pytest.mark.parametrize("steps", range(1, 5))
+async def test_what_a_cancelled_commit_keeps_is_given_back(store: PostgresStore, steps: int) -> None:
+    """The job is inserted or not; if it is, another worker need not wait for the end of a lease."""
+    await commit(store, None, jobs=(job("a"),))
+    assert await commit(store, 0, records=(b"1",), drop=("a",)) == Committed(version=1)
+    task = asyncio.create_task(commit(store, 1, records=(b"2",), jobs=(job("a"),), keep=("a",)))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await commit(store, None, jobs=(job("b"),))
+    (tail,) = await store.load({RUN: 0})
+    assert keys(await claimed(store)) == ["a", "b"][2 - tail.version :]
+
+
+async def test_prepared_statements_that_are_gone_are_prepared_again(store: PostgresStore) -> None:
+    await commit(store, 0, records=(b"1",))
+    await store._writing.link.fetch("DEALLOCATE ALL")
+    assert await commit(store, 1, records=(b"2",)) == Committed(version=2)
+
+
+async def test_a_request_larger_than_the_buffers_of_the_socket(store: PostgresStore) -> None:
+    large = b"x" * (48 << 20)
+    assert await commit(store, 0, records=(large,)) == Committed(version=1)
+    (tail,) = await store.load({RUN: 0})
+    assert tail.records == (large,)
 
 
 async def test_followers_and_waiting_claims_survive_a_cut(store: PostgresStore, proxy: Proxy) -> None:

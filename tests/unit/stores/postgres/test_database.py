@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -12,12 +13,13 @@ import pytest
 import pytest_asyncio
 
 import tidemill
-from tests.conformance.stores.harness import job, row, run
+from tests.conformance.stores.harness import LONG_MS, job, row, run
 from tests.fixtures.command_line import eventually
 from tests.fixtures.servers.postgres_server import PASSWORD, USER, PrivateServer, free_port, running
 from tidemill.errors import Rejected, TidemillError, Unavailable
 from tidemill.storage_urls import migrated, open_storage, require_store_exists
-from tidemill.stores.contract import Commit, Committed
+from tidemill.stores.contract import Claim, Commit, Committed
+from tidemill.stores.postgres import jobs
 from tidemill.stores.postgres.database import Link, newest_known, place_at
 from tidemill.stores.postgres.store import PostgresStore
 
@@ -279,6 +281,43 @@ async def test_a_month_without_a_partition_gets_one(server: PrivateServer, store
     ):
         server.asked(f"DROP TABLE {schema}.{name}")
     assert await store.commit([Commit(run("a"), 0, (b"1",))]) == [Committed(version=1)]
+
+
+async def test_a_cache_of_lanes_that_is_emptied_fails_no_commit(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with limits per key, of which there may be more than a process caches."""
+    monkeypatch.setattr(jobs, "LANES_MAX", 3)
+
+    async def commit_often(worker: int) -> list[object]:
+        found: list[object] = []
+        for number in range(30):
+            one = job("a", caps=(f"key:{(worker + number) % 20}<=1",))
+            found += await store.commit([Commit(run(f"r{worker}-{number}"), 0, (b"1",), jobs=(one,))])
+        return found
+
+    found = await asyncio.gather(*(commit_often(worker) for worker in range(10)))
+    assert found == [[Committed(version=1)] * 30] * 10
+
+
+async def test_the_next_due_time_is_looked_for_when_all_lanes_were_looked_at(
+    store: PostgresStore, server: PrivateServer
+) -> None:
+    """A call looks at a part of the lanes; among many whose cap is full, every call would look at all of them."""
+    full = "workflow:w<=1"
+    await store.commit([Commit(run("held"), None, jobs=(job("held", caps=(full,)),))])
+    assert len(await store.claim(Claim(queues=(), limit=1, lease_ms=LONG_MS))) == 1
+    waiting = tuple(job(f"{number}", caps=(full, f"key:{number}<=1")) for number in range(5))
+    await store.commit([Commit(run("waiting"), None, jobs=waiting)])
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f"SET search_path = {store.place.schema}".encode())
+        asked = "SELECT lane, ready_at_ms FROM claim_jobs(0, 0, 0, NULL, '{}', 9, 9, '', '', '{}', '{}', %s, 2)"
+        lane, found = 0, []
+        while not found or lane:
+            ((lane, due),) = connection.execute(asked, (lane,)).fetchall()
+            found.append(due is not None)
+    assert found == [False, False, True]
+    assert await store.claim(Claim(queues=(), limit=9, lease_ms=LONG_MS)) == []
 
 
 async def test_a_role_that_is_bound_sees_and_writes_one_tenant_at_a_time(

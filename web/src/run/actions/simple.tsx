@@ -151,7 +151,7 @@ export function Settle({ model, request, onClose }: ActionProps) {
       <Consequence rehearsal={rehearsal} model={model}>
         {!skip && request.index === undefined && known?.outbound && known.outbound.length > 0 && (
           <span>
-            {routed && next === null ? "Conditions choose the next steps: " : "Then reaches: "}
+            {routed && next === null ? "Conditions choose the next steps: " : "Continues with: "}
             <Names names={next ?? known.outbound} />
           </span>
         )}
