@@ -25,10 +25,11 @@ from tidemill.agents.tools import (
     ToolResult,
     ToolSource,
     error_result,
+    tool_names,
 )
 from tidemill.ambient import wall_clock_ms
 from tidemill.errors import Problem, Rejected
-from tidemill.expressions.errors import shorten
+from tidemill.expressions.errors import listing, shorten
 from tidemill.handlers.contract import ChildRun, Fail, NodeContext, Wait, object_schema
 from tidemill.handlers.data.steps import holds_template
 from tidemill.handlers.http.exchange import failure, retry_after_ms
@@ -49,7 +50,8 @@ _TEXT = {"type": "string", "minLength": 1}
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**12}
 _AMOUNT = {"type": "number", "exclusiveMinimum": 0, "maximum": 10**9}
 _BUDGET = object_schema((), tokens=_COUNT, money=_AMOUNT, calls=_COUNT)
-_WORKFLOW = object_schema(("workflow",), workflow=_TEXT, description=_TEXT, budget=_BUDGET)
+_TOOLS = {"type": "array", "items": _TEXT}
+_WORKFLOW = object_schema(("workflow",), workflow=_TEXT, description=_TEXT, budget=_BUDGET, tools=_TOOLS)
 _INTERPRETER = object_schema(
     ("builtin",),
     builtin={"const": "code_interpreter"},
@@ -162,6 +164,10 @@ class _Delegation:
             return _child(context, reference, {"task": task, "inputs": inputs}, agent)
         if "workflow" in agent:
             info = await context.port.workflow(agent["workflow"])
+            granted = tool_names(context.node.config["tools"]).union(agent.get("tools", ()))
+            if beyond := sorted(info.tools - granted):
+                message = f"{info.reference} has agents with tools that this agent does not have: {listing(beyond)}"
+                return error_result("tool_not_granted", message, hint="the author grants them by `tools` of the agent")
             declares = isinstance(info.inputs, dict) and "task" in info.inputs.get("properties", {})
             given = {"task": task, **inputs} if declares else inputs
             return _child(context, info.reference, given, agent)

@@ -77,6 +77,8 @@ class WorkflowInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: int
     inputs: Any = None
+    tools: frozenset[str] = frozenset()
+    """The tools of its agents, with those that they grant to agents they delegate to."""
 
     @property
     def reference(self) -> str:

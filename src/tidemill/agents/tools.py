@@ -215,6 +215,11 @@ def allowances(tools: Iterable[Any]) -> tuple[Allowance, ...]:
     return tuple(made)
 
 
+def tool_names(tools: Iterable[Any]) -> set[str]:
+    """What an allow-list allows; the tools of an MCP server by its name."""
+    return {f"mcp {each.settings['server']}" if each.name == "mcp" else each.name for each in allowances(tools)}
+
+
 class ToolRegistry:
     """The tool sources of a process, by name."""
 

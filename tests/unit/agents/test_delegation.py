@@ -47,6 +47,55 @@ async def test_only_named_agents_get_tasks() -> None:
             assert code(await bench.call("delegate_to_agent", wrong, task="x")) == "arguments_invalid"
 
 
+SPECIALIST = {
+    "name": "specialist",
+    "nodes": [
+        {
+            "id": "a",
+            "type": "agent",
+            "config": {
+                "provider": "scripted",
+                "prompt": "work",
+                "answers": ["done"],
+                "tools": [
+                    "execute_pipeline",
+                    {"name": "delegate_to_agent", "agents": {"x": {"workflow": "other", "tools": ["ask_human"]}}},
+                ],
+            },
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("tools", "beyond"),
+    [
+        ([], "ask_human, execute_pipeline"),
+        (["execute_pipeline"], "ask_human"),
+        (["execute_pipeline", "ask_human"], ""),
+    ],
+)
+async def test_agents_of_a_child_have_no_tools_beyond_those_of_the_parent_and_its_grant(
+    tools: list[str], beyond: str
+) -> None:
+    async with workbench(agents(helper={"workflow": "specialist", "tools": tools})) as bench:
+        await bench.engine.publish(SPECIALIST)
+        ended = await bench.call("delegate_to_agent", {"agent": "helper", "task": "count"})
+        if beyond:
+            assert code(ended) == "tool_not_granted" and isinstance(ended, ToolResult)
+            assert beyond in ended.content["error"]["message"]
+        else:
+            assert isinstance(ended, Pending)
+
+
+async def test_own_tools_of_the_parent_need_no_grant() -> None:
+    own = ("execute_pipeline", {"name": "ask_human", "approvers": ["user:ada"]})
+    async with workbench(*own, agents(helper={"workflow": "specialist"})) as bench:
+        await bench.engine.publish(SPECIALIST)
+        ended = await bench.call("delegate_to_agent", {"agent": "helper", "task": "count"})
+        assert isinstance(ended, Pending)
+
+
 @pytest.fixture
 async def served() -> AsyncIterator[Web]:
     async with web() as server:

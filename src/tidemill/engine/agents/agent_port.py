@@ -24,7 +24,7 @@ from tidemill.agents.port import (
     WorkflowInfo,
 )
 from tidemill.agents.promotion import lifted, parts_of
-from tidemill.agents.tools import preview_of
+from tidemill.agents.tools import allowances, preview_of, tool_names
 from tidemill.blobs.contract import files_in, is_digest
 from tidemill.blobs.payloads import decode_value
 from tidemill.engine.agents.composite_tools import TOOLS_MAX, CompositeToolService
@@ -225,7 +225,9 @@ class EngineAgentPort:
         context = self._context
         version = await context.catalog.resolve(context.tenant, reference)
         flow = (await context.catalog.flow(context.tenant, version.digest)).workflow
-        return WorkflowInfo(name=version.name, version=version.version, inputs=flow.inputs)
+        agents = [node.config for node in flow.nodes if node.type.partition("@")[0] == "agent"]
+        tools = frozenset(name for config in agents if isinstance(config, dict) for name in _tools_of(config))
+        return WorkflowInfo(name=version.name, version=version.version, inputs=flow.inputs, tools=tools)
 
     async def publish_built_in(self, document: dict[str, Any]) -> str:
         context = self._context
@@ -320,3 +322,10 @@ def _nodes(document: Any) -> dict[str, Any]:
 def _result(outcome: PatchOutcome) -> PatchResult:
     names = ("applied", "digest", "added", "removed", "changed", "rerun", "warnings")
     return PatchResult(**{name: getattr(outcome, name) for name in names})
+
+
+def _tools_of(config: dict[str, Any]) -> set[str]:
+    """The tools of an agent, with those that it grants to agents it delegates to."""
+    listed = config.get("tools", ())
+    agents = (agent for each in allowances(listed) for agent in each.settings.get("agents", {}).values())
+    return tool_names(listed).union(*(agent.get("tools", ()) for agent in agents))
