@@ -260,9 +260,18 @@ local function claim_by_turns()
     all_queues()
   end
   local touched = {}
-  for _, queue in ipairs(queues) do
+  for index, queue in ipairs(queues) do
     queue.from, queue.again, queue.at = '[' .. queue.name, {}, 1
+    queue.first = more_turns(queue) and queue.turns[1].served or math.huge
+    queue.place = (index + batch) % #queues
   end
+  -- A call passes a bounded number of lanes: the tenant served longest ago comes before, else each queue in turn.
+  table.sort(queues, function(one, other)
+    if one.first ~= other.first then
+      return one.first < other.first
+    end
+    return one.place < other.place
+  end)
   while #taken < limit do
     local chosen, chosen_job, chosen_rank, chosen_ready
     for _, queue in ipairs(queues) do

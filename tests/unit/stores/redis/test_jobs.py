@@ -91,25 +91,27 @@ async def test_a_cap_that_is_full_is_passed(store: RedisStore) -> None:
     assert len(leases) == 250
 
 
-async def test_jobs_over_a_cap_under_many_keys_stop_no_other(store: RedisStore) -> None:
+@pytest.mark.parametrize("queues", [1, 7])
+async def test_jobs_over_a_cap_under_many_keys_stop_no_other(store: RedisStore, queues: int) -> None:
     """A call passes a bounded number of lanes; the next ones serve other tenants, and continue behind those lanes."""
     full = "workflow:w<=1"
     await store.commit([Commit(stream=run("held", "crowd"), expected=None, jobs=(job("held", caps=(full,)),))])
-    assert len(await claimed(store, 1)) == 1
-    for start in range(0, 6_000, 1_000):
-        jobs = tuple(job(f"{index}", caps=(full, f"key:{index}<=1")) for index in range(start, start + 1_000))
+    (held,) = await claimed(store, 1)
+    for start in range(0, 14_000, 1_000):
+        caps = [(full, f"key:{index}<=1") for index in range(start, start + 1_000)]
+        jobs = tuple(job(f"{at}", queue=f"a{at % queues}", caps=each) for at, each in enumerate(caps, start))
         await store.commit([Commit(stream=run(f"r{start}", "crowd"), expected=None, jobs=jobs)])
-    await store.commit([Commit(stream=run("r", "crowd"), expected=None, jobs=(job("behind"),))])
+    await store.commit([Commit(stream=run("r", "crowd"), expected=None, jobs=(job("behind", queue="a0"),))])
+    found: list[str] = []
     for number in range(3):
         # It was served last, so that the crowd has the first turn.
-        await store.commit([Commit(stream=run(f"{number}", "small"), expected=None, jobs=(job(f"{number}"),))])
-        found = [lease.key for _ in range(2) for lease in await claimed(store, 4)]
-        assert f"{number}" in found
-    found = [lease.key for _ in range(8) for lease in await claimed(store, 4)]
-    assert found == ["behind"]
-    (first, *_) = await store.jobs(run("held", "crowd"))
-    await store.commit([Commit(stream=run("held", "crowd"), expected=None, acks=(("held", first.token),))])
-    assert [lease.key for _ in range(8) for lease in await claimed(store, 4)] == ["0"]
+        await store.commit([Commit(stream=run(f"{number}", "small"), expected=None, jobs=(job(f"small{number}"),))])
+        found += [lease.key for _ in range(2) for lease in await claimed(store, 4)]
+        assert f"small{number}" in found
+    found += [lease.key for _ in range(40) for lease in await claimed(store, 4)]
+    assert sorted(found) == ["behind", "small0", "small1", "small2"]
+    await store.commit([Commit(stream=held.stream, expected=None, acks=((held.key, held.token),))])
+    assert len([lease for _ in range(4) for lease in await claimed(store, 4)]) == 1
 
 
 async def test_due_times_are_moved_in_parts(server: PrivateServer) -> None:
