@@ -269,7 +269,7 @@ class SimulatedMill:
         return self._wait(self._awaited_signals())
 
     def take_over(self) -> None:
-        """Let time pass until jobs of ended runs that dead workers hold are taken over, such as a child's report."""
+        """Let time pass until jobs of ended runs that dead workers hold are taken over, such as a report of a child."""
         self._wait(self._take_over())
 
     def complaints(self) -> list[str]:
