@@ -380,6 +380,7 @@ def test_a_run_says_whether_it_is_fine(mill: Tidemill) -> None:
     assert run != mill.run(HELLO) and run != "fine"
     assert repr(run) == "RunView('fine', workflow='hello@1', status='COMPLETED', output='hello world')"
     assert mill.run(HELLO, key="fine").run_id == "fine", "the same key is the same run"
+    assert repr(mill.find(label="team=blue").rows) == "[RunRow('fine', workflow='hello@1', status='COMPLETED')]"
 
 
 def test_a_failed_run_raises_when_asked_to(mill: Tidemill) -> None:

@@ -106,6 +106,10 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=Tru
     model_cost: float = 0.0
     """In the currency of the prices."""
 
+    def __repr__(self) -> str:
+        """What tells runs apart; a row has too many fields to be read."""
+        return f"RunRow({self.run_id!r}, workflow='{self.workflow}@{self.version}', status={self.status!r})"
+
 
 class ApprovalRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """An approval as lists show it; the form is read from the run."""
