@@ -16,6 +16,7 @@ from tests.fixtures.callers import TestAccess, as_caller
 from tidemill.api.routes import run_actions
 from tidemill.api.server_limits import ServerLimits
 from tidemill.engine.views import activation_id
+from tidemill.errors import Unavailable
 from tidemill.security.signing import DecisionLinks
 
 ALICE, BOB = as_caller("alice", "approver"), as_caller("bob", "approver")
@@ -429,3 +430,17 @@ async def test_a_fork_with_other_inputs_has_no_decision_that_was_made_meanwhile(
     forked = await server.http.post("/runs/run%2F1/fork", json={"inputs": {"n": 1}}, headers=author)
     assert (await server.engine.result("run/1")).status == "COMPLETED"
     await pending(server, forked.json()["run_id"])
+
+
+async def test_the_log_of_the_server_has_no_link(server: ApiServer, caplog: pytest.LogCaptureFixture) -> None:
+    url = (await link(server, await asked(server, asking()), ALICE)).json()["url"]
+
+    for error, status in ((Unavailable("gone"), 503), (RuntimeError("a bug"), 500)):
+
+        async def broken(*_: Any, error: Exception = error, **__: Any) -> Any:
+            raise error
+
+        server.engine.context.run_cache.refresh = broken  # type: ignore[method-assign]
+        assert (await server.http.get(url)).status_code == status
+        assert "GET /api/v1/decisions/{token}: " in caplog.text
+        assert url.rpartition("/")[2] not in caplog.text

@@ -212,7 +212,7 @@ TABLES: tuple[Row, ...] = (
     table("one field many times", SAME, {"step": "table_select", "fields": {f"f{n}": "b" for n in range(5_000)}}),
     table(
         "large integers in a sum",
-        [{"a": 10**4_000}] * 3_000,
+        [{"a": 10**4_000}] * 240,
         {"step": "groupby", "by": "a", "aggregations": {"s": {"sum": "a"}}},
     ),
     table(

@@ -399,10 +399,13 @@ def test_m3_a_link_to_another_file_is_not_followed(tmp_path: Path) -> None:
     shared.chmod(0o1777)
     (shared / "store.db").symlink_to(elsewhere / "target")
     if os.geteuid() == 0:
-        # Only root can plant a link for somebody else.
+        # Only root can plant a link or a file for somebody else.
         os.lchown(shared / "store.db", 65_534, 65_534)
-        with pytest.raises(tidemill.Rejected), tidemill.open(f"sqlite:///{shared}/store.db"):
-            pass
+        (shared / "planted.db").touch(0o666)
+        os.chown(shared / "planted.db", 65_534, 65_534)
+        for name in ("store.db", "planted.db"):
+            with pytest.raises(tidemill.Rejected), tidemill.open(f"sqlite:///{shared}/{name}"):
+                pass
     (shared / "other.db-live").symlink_to(elsewhere, target_is_directory=True)
     with tidemill.open(f"sqlite:///{shared}/other.db") as mill:
         mill.publish({"name": "one", "nodes": [{"id": "a", "type": "value", "config": 1}]})

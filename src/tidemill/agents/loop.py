@@ -163,10 +163,7 @@ class AgentLoop:
                 record = asking
             except Fail as refused:
                 reserve, self._paused = None, refused.code == RUN_PAUSED
-                if refused.code == "budget_exceeded":
-                    self._refused = refused
-                elif not self._paused:
-                    raise
+                self._refused = None if self._paused else refused
         if reserve is None:
             await self._append(record | told, spent=spent)
         self._reserved, self._child_spent = reserve, None

@@ -31,9 +31,6 @@ TURNS_MAX = 1_000
 CALL_SECONDS = 120.0
 AGENT_SECONDS = 300.0
 
-Explain = Callable[[Iterable[Tool]], str]
-"""The part of the prefix that explains how the tools are to be used."""
-
 
 def agent_type(providers: Providers, registry: ToolRegistry) -> NodeType:
     schema = model_schema(
@@ -103,9 +100,10 @@ _OUTPUT_SCHEMA: dict[str, Any] = {
 def agent_handler(
     providers: Providers,
     registry: ToolRegistry,
-    explain: Explain = lambda tools: "",
+    explain: Callable[[Iterable[Tool]], str] = lambda tools: "",
     close: Callable[[], Awaitable[None]] | None = None,
 ) -> Handler:
+    """The handler of agents; `explain` says in the prefix how the tools are to be used."""
     ask = ask_in_order(providers)
 
     async def work(context: NodeContext) -> HandlerOutcome:

@@ -231,13 +231,17 @@ def _graph_violations(policy: PatchPolicy, draft: Draft) -> Iterator[Problem]:
         if grown and len(node.outbound) > policy.max_fan_out:
             message = f"node {node.id} has {len(node.outbound)} edges out, at most {policy.max_fan_out} are allowed"
             yield _refused(message, f"/nodes/{node.id}")
-    documents = _by_id(draft.before_document), _by_id(draft.after_document)
-    for name in sorted(_approved(draft.before)):
+    documents, approved = (_by_id(draft.before_document), _by_id(draft.after_document)), _approved(draft.before)
+    changed = {name for name in before if documents[0].get(name) != documents[1].get(name)}
+    for name in sorted(approved):
         old, new = before[name], after.get(name)
         same = new is not None and set(old.inbound) == set(new.inbound) and set(old.loops) == set(new.loops)
-        if not same or documents[0].get(name) != documents[1].get(name):
+        if not same or name in changed:
             message = f"node {name} is an approval or comes after one: it and the edges to it stay as they are"
             yield _refused(message, f"/nodes/{name}", "add nodes that nothing approved depends on")
+    for name in sorted(changed - approved):
+        if (set(before[name].outbound) - set(before[name].plain)) & approved:
+            yield _refused(f"node {name} decides whether a person is asked: it stays as it is", f"/nodes/{name}")
 
 
 def _approved(workflow: Workflow) -> set[str]:
@@ -320,9 +324,8 @@ async def _make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:
 
 
 def _scope_of(policy: PatchPolicy, arguments: Mapping[str, Any]) -> Scope:
-    given = arguments.get("scope")
-    default: Scope = policy.scopes[0] if policy.scopes else "run"
-    return "workflow" if given == "workflow" else "run" if given == "run" else default
+    scope: Scope = arguments.get("scope", next(iter(policy.scopes), "run"))
+    return scope
 
 
 async def _propose(policy: PatchPolicy, context: ToolContext, arguments: dict[str, Any]) -> Ended:

@@ -126,7 +126,7 @@ async def _rejected(request: Request, error: Exception) -> Response:
 
 async def _unavailable(request: Request, error: Exception) -> Response:
     # The error names the host or the file of the store: that is for the log of the operator.
-    LOG.warning("%s %s: %s", request.method, request.url.path, error)
+    LOG.warning("%s %s: %s", request.method, _logged_path(request), error)
     code, message, hint = "unavailable", "the service cannot do this now", "send the same request again"
     if isinstance(error, StoreUnusable):
         code, message = error.problem.code, "the store is unusable until an operator repairs it"
@@ -135,6 +135,12 @@ async def _unavailable(request: Request, error: Exception) -> Response:
         message, hint = "the disk of the store is full", "free space on it"
     problem = Problem(code=code, message=message, hint=hint)
     return problem_answer(request, [problem], status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+def _logged_path(request: Request) -> str:
+    """The path of a request, without the token of a link: it lets a person decide."""
+    path = request.url.path
+    return path.replace(request.path_params["token"], "{token}") if "token" in request.path_params else path
 
 
 async def _timed_out(request: Request, error: Exception) -> Response:
@@ -190,7 +196,7 @@ async def _http(request: Request, error: Exception) -> Response:
 
 async def _internal(request: Request, error: Exception) -> Response:
     wrapped = internal_error(error)
-    LOG.error("%s %s: %s", request.method, request.url.path, wrapped, exc_info=error)
+    LOG.error("%s %s: %s", request.method, _logged_path(request), wrapped, exc_info=error)
     message = f"an internal error; its traceback {wrapped.digest} is in the server's log"
     # Starlette answers it outside of all middleware.
     headers = {name.decode(): value.decode() for name, value in SECURITY_HEADERS.items()}

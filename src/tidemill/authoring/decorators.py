@@ -343,6 +343,11 @@ class Workflow(Recordable[P, R]):
         document, builder = self._build()
         return builder.located(problems, document["nodes"])
 
+    def place_of(self, node: str) -> str:
+        """File and line of the call that made a node; empty if no call did."""
+        step = self._build()[1].steps.get(node)
+        return "" if step is None else step.written_at
+
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The functions that its nodes call, and those of the workflows that it starts, by name."""

@@ -196,7 +196,10 @@ class Reference:
     __int__ = __float__ = __index__ = __complex__ = __compute
 
 
-BRANCH = "write `with tidemill.when(…):` around the tasks, and `with tidemill.otherwise():`; or decide inside a task"
+BRANCH = (
+    "write `with tidemill.when(…):` around the tasks, and `with tidemill.otherwise():`; "
+    "for a `while`, `with tidemill.loop(max_iterations=…) as again:`; or decide inside a task"
+)
 IN_A_TASK = "do it inside a task"
 
 

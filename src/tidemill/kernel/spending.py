@@ -44,7 +44,9 @@ class Budget(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unkn
 
 
 NO_BUDGET = Budget()
-PRICES = "prices"
+PRICES, SET_ASIDE = "prices", "budget_reserved"
+SET_ASIDE_MS = 5_000
+"""How long to wait for an amount that is set aside for other calls."""
 PRICES_HINT = "write `prices` for the model and for each of its `fallbacks`; those of a free model are 0"
 
 
@@ -70,6 +72,11 @@ def exhausted(left: Budget, wanted: Spend) -> str:
         if limit == 0 and amount > 0:
             return name
     return PRICES if left.micros is not None and wanted.calls and not wanted.micros else ""
+
+
+def is_set_aside(budget: Budget, spent: Spend, wanted: Spend, used_up: str) -> bool:
+    """Whether what is used up is only set aside: calls under way may give some of it back. They give back no calls."""
+    return used_up in ("tokens", "money") and not exhausted(left_of(budget, spent), wanted)
 
 
 def cut(wanted: Spend, left: Budget) -> Spend:

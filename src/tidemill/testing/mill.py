@@ -268,6 +268,10 @@ class SimulatedMill:
         """Runs and names of the signals that their nodes wait for."""
         return self._wait(self._awaited_signals())
 
+    def take_over(self) -> None:
+        """Let time pass until jobs of ended runs that dead workers hold are taken over, such as a report of a child."""
+        self._wait(self._take_over())
+
     def complaints(self) -> list[str]:
         """Everything in logs, lists and jobs that breaks a law of the engine."""
         return self._wait(self._cluster.complaints())
@@ -414,6 +418,16 @@ class SimulatedMill:
         await asyncio.sleep(max(SETTLE_STEP_S, wait_s))
         await self._settle()
         return True
+
+    async def _take_over(self) -> None:
+        for _ in range(OVERDUE_MAX):
+            ended = [row.run_id for row in await self._cluster.rows() if row.ended_ms is not None]
+            jobs = [view for run_id in ended for view in await self._cluster.jobs(run_id)]
+            due_ms = min((view.lease_expires_at_ms or view.job.ready_at_ms for view in jobs), default=None)
+            if due_ms is None:
+                return
+            await asyncio.sleep(max(SETTLE_STEP_S, (due_ms - self._cluster.now_ms()) / 1000))
+            await self._settle()
 
     async def _ended(self, run_id: str) -> RunView:
         view = await self._client.engine.show(run_id)

@@ -239,6 +239,7 @@ class Verifier:
                 for other in self._others:
                     mill.publish(other)
                 view = self._ended(mill, mill.start(self._document, self._inputs, key=RUN))
+                mill.take_over()
                 complaints = mill.complaints()
             except StillWaiting as waiting:
                 stuck = f"{waiting}".partition(": ")[0]

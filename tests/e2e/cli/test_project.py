@@ -61,6 +61,16 @@ def test_nothing_is_overwritten(inside: InProcessCli, tmp_path: Path, monkeypatc
     assert inside("init", "file/below").code == 2
 
 
+def test_a_project_begins_in_a_repository(
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".gitignore").write_text("mine\n")
+    begun = inside("init")
+    assert (begun.code, "orders.yaml" in begun.out, ".gitignore" in begun.out) == (0, True, False)
+    assert (tmp_path / ".gitignore").read_text() == "mine\n"
+
+
 # watch
 
 

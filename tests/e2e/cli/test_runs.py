@@ -136,6 +136,12 @@ def test_items_that_are_queued_together_are_one_range(cli_store: CliStore) -> No
     assert "held back" in told and "max_parallel" not in told
 
 
+def test_a_rewind_names_the_nodes_that_there_are(cli_store: CliStore) -> None:
+    run_id = cli_store.start({"name": "asleep", "nodes": [{"id": "nap", "type": "sleep", "config": {"seconds": 600}}]})
+    (problem,) = cli_store.refused("runs", "rewind", run_id, "npa")
+    assert (problem["code"], problem["hint"]) == ("node_unknown", "did you mean `nap`?")
+
+
 def test_a_failure_that_was_handled_is_not_shown_as_the_failure_of_the_run(cli_store: CliStore) -> None:
     nodes = [
         {"id": "pay", "type": "fail", "config": {"kind": "declined", "message": "no"}, "on_error": {"route": ["tell"]}},

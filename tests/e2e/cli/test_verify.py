@@ -89,3 +89,12 @@ def test_on_a_terminal(folder: Path) -> None:
 def test_standard_input() -> None:
     ended = process("verify", "-", "--seeds", "0", given=b"name: x\nnodes: [{id: a, type: value, config: 1}]\n")
     assert ended.code == main.OK, ended
+
+
+def test_a_finding_in_a_workflow_in_python_names_the_line_of_the_call(inside: InProcessCli, folder: Path) -> None:
+    (folder / "verified_flow.py").write_text(
+        "import tidemill\n@tidemill.task\ndef charge(total: int) -> int:\n    return total\n"
+        "@tidemill.workflow\ndef order(total: int) -> int:\n    return charge(total)\n"
+    )
+    (finding,) = inside("verify", "verified_flow.py", "-i", "total=1", "--json").json["findings"]
+    assert (finding["node"], finding["path"]) == ("charge", "verified_flow.py:7")

@@ -34,7 +34,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "undo": (tidemill.engine.attempts.compensation, "rendered"),
     "outputs": (tidemill.engine.attempts.attempt, "needed_for_outputs"),
     "child": (tidemill.engine.children, "checked_inputs"),
-    "report": (tidemill.engine.children, "outputs_of_state"),
+    "report": (tidemill.engine.children, "as_payload"),
     "load": (tidemill.engine.catalog, "decode_workflow"),
     "statement": (transactional, "_instr"),
 }

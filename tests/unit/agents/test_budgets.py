@@ -126,6 +126,22 @@ async def test_many_agents_of_a_run_never_make_more_calls_than_it_may(mill: Clus
     assert (state.spent.calls, state.reserved) == (25, Spend())
 
 
+@pytest.mark.parametrize("whose", ["run", "day"])
+@simulated
+async def test_agents_wait_for_what_is_only_set_aside(mill: Cluster, whose: str) -> None:
+    """Each sets 4,000 tokens aside and spends 120: all five together stay far below the budget."""
+    model = Model("done", takes_s=1.0)
+    worker = await at_work(mill, model)
+    limits: dict[str, Any] = {}
+    if whose == "run":
+        limits = {"limits": {"budget": {"tokens": 10_000}}}
+    else:
+        worker.engine.agents.accounts = AgentAccounts(mill.store, Budget(None, 10_000, None))
+    run = await worker.run(document(agent(max_tokens=4_000, _map={"over": list(range(5))}), **limits))
+    assert (run.status, len(model.asked), run.spent["tokens"]) == ("COMPLETED", 5, 600)
+    assert model.most_flying <= 3
+
+
 @simulated
 async def test_children_spend_the_budget_of_their_parent(mill: Cluster) -> None:
     model, tools = Model({"delegate": {}}, {"delegate": {}}, "done"), Tools()
@@ -248,7 +264,7 @@ async def test_what_was_not_spent_is_left_for_others(mill: Cluster) -> None:
     accounts = AgentAccounts(mill.store, Budget(None, 100, None))
     assert await accounts.reserve(TENANT, "a", Spend(1, 90, 0)) == ""
     assert await accounts.reserve(TENANT, "b", Spend(1, 90, 0)) == "", "the last call may spend more than is left"
-    assert await accounts.reserve(TENANT, "c", Spend(1, 1, 0)) == "tokens"
+    assert await accounts.reserve(TENANT, "c", Spend(1, 1, 0)) == "budget_reserved"
     await accounts.settle(TENANT, "a", Spend(1, 20, 0))
     await accounts.settle(TENANT, "a", Spend(1, 20, 0))
     assert (await accounts.spent_today(TENANT)) == Spend(1, 20, 0)
@@ -299,10 +315,11 @@ async def test_an_agent_stops_when_the_day_s_budget_is_used_up(mill: Cluster) ->
         ({"budget": {"calls": 0}}, "/budget/calls"),
         ({"budget": {"money": 1e300}}, "/budget/money"),
         ({"max_tokens": 10**30}, "/max_tokens"),
+        ({"first_token_seconds": 3}, "/first_token_seconds"),
         ({"prices": {"input_per_million": 1e300, "output_per_million": 1}}, "/prices/input_per_million"),
     ],
 )
-async def test_amounts_that_no_budget_can_count_are_refused(fields: dict[str, Any], path: str) -> None:
+async def test_amounts_that_cannot_hold_are_refused(fields: dict[str, Any], path: str) -> None:
     async with engine_at("memory://") as made:
         config = {"provider": "scripted", "prompt": "Go.", "answers": ["hi"], **fields}
         with pytest.raises(Rejected) as refused:

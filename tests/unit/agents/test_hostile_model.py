@@ -255,6 +255,46 @@ async def test_a_patch_is_applied_once_however_often_it_is_tried(bench: Workbenc
     assert (await bench.engine.document(bench.node.run_id)).revision == 1
 
 
+GATE: dict[str, Any] = {
+    "name": "gate",
+    "nodes": [
+        {"id": "agent", "type": "signal"},
+        {
+            "id": "gate",
+            "type": "value",
+            "config": {"amount": 900},
+            "branch": {
+                "rules": [{"condition": "output.amount > 100", "next_nodes": ["approve"]}],
+                "default": ["small"],
+            },
+        },
+        {"id": "approve", "type": "human", "config": {"title": "Pay?"}},
+        {"id": "pay", "type": "value"},
+        {"id": "small", "type": "value", "config": "to pay"},
+    ],
+    "edges": [
+        {"from": "agent", "to": "gate"},
+        {"from": "gate", "to": "approve"},
+        {"from": "gate", "to": "small"},
+        {"from": "approve", "to": "pay"},
+    ],
+}
+
+
+async def test_the_condition_under_which_a_person_is_asked_stays_as_it_is(served: Web) -> None:
+    async with workbench(*tools(served.url("")), document=GATE, functions=[wipe, not_listed]) as bench:
+        for path, value in (
+            ("/nodes/gate/branch/rules/0/condition", "output.amount > 1000000"),
+            ("/nodes/gate/branch/rules/0/next_nodes", ["small"]),
+            ("/nodes/gate/branch/default", ["approve"]),
+            ("/nodes/gate/config", {"amount": 5}),
+        ):
+            ended = await bench.call(*patch(replace(path, value)))
+            assert isinstance(ended, ToolResult) and ended.error == "patch_not_allowed", ended
+        allowed = await bench.call(*patch(replace("/nodes/small/config", "paid"), add("extra")))
+        assert isinstance(allowed, ToolResult) and not allowed.error, allowed
+
+
 async def test_many_patches_do_not_add_up(bench: Workbench) -> None:
     chain = ["agent", *(f"x{number}" for number in range(22))]
     pairs = itertools.pairwise(chain)

@@ -529,3 +529,15 @@ def test_a_map_takes_a_list(items: Any) -> None:
     with pytest.raises(tidemill.Rejected, match=r"map\(…\) takes a list") as refused:
         wrong.document()
     assert refused.value.code == "arguments_invalid"
+
+
+def test_a_while_over_a_result_is_told_of_loops() -> None:
+    @tidemill.workflow
+    def wrong(n: int) -> int:
+        while total(fetch(n)) < 3:
+            pass
+        return n
+
+    with pytest.raises(tidemill.Rejected) as refused:
+        wrong.document()
+    assert "with tidemill.loop(max_iterations=…)" in refused.value.problems[0].hint

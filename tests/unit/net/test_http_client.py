@@ -188,6 +188,20 @@ async def test_credentials_stay_with_their_origin(fetcher: Fetcher, served: Web)
             assert asked.headers["accept"] == "x/y"
 
 
+async def test_another_origin_gets_no_header_with_a_secret(fetcher: Fetcher, served: Web) -> None:
+    """Whatever a header is called, and the others come along."""
+
+    def forbidden_at(origin: str, texts: tuple[str, ...] = ("sesame",)) -> str:
+        return "CRM" if origin != served.url("").rstrip("/") and "sesame" in str(texts) else ""
+
+    async with web({"/": reply(b"end")}) as other:
+        served.routes["/"] = redirect(other.url())
+        headers = {"User-Agent": "sesame", "Accept": "x/y", "Accept-Language": "a sesame b"}
+        await fetcher.fetch(Call(url=served.url(), headers=headers, forbidden_at=forbidden_at))
+        assert "sesame" in served.asked[0].headers["user-agent"]
+        assert "sesame" not in str(other.asked[0].headers) and other.asked[0].headers["accept"] == "x/y"
+
+
 @pytest.mark.parametrize("status", [307, 308])
 async def test_a_body_stays_with_its_origin(fetcher: Fetcher, served: Web, status: int) -> None:
     async with web({"/": reply(b"got it")}) as other:

@@ -230,3 +230,11 @@ def test_a_file_of_fakes_is_checked() -> None:
     for wrong in ({"node": {}}, {"nodes": []}, [], None):
         with pytest.raises(Rejected, match="fakes"):
             read_fakes(wrong)
+
+
+def test_a_child_whose_report_a_dead_worker_held_is_no_finding() -> None:
+    """The parent ends before the lease of the job expires that tells it of the child's end."""
+    child = {"name": "kid", "nodes": [{"id": "a", "type": "value", "config": 1}]}
+    nodes = [{"id": "kid", "type": "workflow", "config": {"workflow": "kid"}}]
+    report = Verifier({"name": "parent", "nodes": nodes}, others=[child]).verify(seeds=30)
+    assert [finding.message for finding in report.findings if finding.severity == "error"] == []

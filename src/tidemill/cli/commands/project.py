@@ -100,6 +100,8 @@ def test_a_quiet_day_needs_no_review() -> None:
 ''',
     ".gitignore": "tidemill.db*\n__pycache__/\n",
 }
+OPTIONAL = ".gitignore"
+"""Left as it is where it exists: most repositories have one."""
 
 
 @click.command("init")
@@ -108,11 +110,11 @@ def init_command(folder: str) -> int:
     """Create a project: a workflow, its functions and a test, ready to run."""
     place = Path(folder)
     try:
-        _write_starter(place)
+        written = _write_starter(place)
     except Rejected as refusal:
         print_refusal(refusal.problems)
         return main.REFUSED
-    for name in STARTER:
+    for name in written:
         print(f"✓ {place / name}")
     enter = "" if folder == "." else f"cd {folder} && "
     print_hint(f"{enter}tidemill run orders.yaml")
@@ -120,25 +122,28 @@ def init_command(folder: str) -> int:
     return main.OK
 
 
-def _write_starter(place: Path) -> None:
+def _write_starter(place: Path) -> list[str]:
     """Write all files, or none."""
-    there = [name for name in STARTER if os.path.lexists(place / name)]
-    if there:
+    there = {name for name in STARTER if os.path.lexists(place / name)}
+    if there - {OPTIONAL}:
         problems = [
             Problem(code="file_exists", message="it exists already", path=str(place / name), hint="name another folder")
-            for name in there
+            for name in STARTER
+            if name in there - {OPTIONAL}
         ]
         raise Rejected(problems)
+    written = [name for name in STARTER if name not in there]
     try:
         place.mkdir(parents=True, exist_ok=True)
-        for name, text in STARTER.items():
+        for name in written:
             with (place / name).open("x", encoding="utf-8") as file:
-                file.write(text)
+                file.write(STARTER[name])
     except OSError as error:
         message = f"{place} cannot be written: {error.strerror}"
         raise rejected(
             "file_unwritable", message, path=str(place), hint="choose a folder that you can write to"
         ) from None
+    return written
 
 
 # watch

@@ -74,6 +74,8 @@ def verify(options: VerifyOptions) -> int:
             )
             main.start_collector()
             report = _verified(verifier, options)
+            for finding in report.findings:
+                finding.path = finding.path if flow is None else flow.place_of(finding.node) or finding.path
     except Rejected as refusal:
         report_problems(refusal.problems, as_json=options.as_json)
         return main.REFUSED

@@ -67,7 +67,7 @@ class NodeProgress:
         return bool(self.attempt or self.spent_ms) or self.began_ms is not None
 
     def elapsed_ms(self, now_ms: int) -> int:
-        """The time its latest visit has taken so far, queueing and waiting included."""
+        """The time its latest visit has taken so far, with waits and pauses between attempts."""
         return self.spent_ms + (max(0, now_ms - self.began_ms) if self.began_ms is not None else 0)
 
 
@@ -173,6 +173,10 @@ class RunProgress:
         match kind:
             case "NodeScheduled":
                 self._begin(row, event)
+            case "NodeStarted" if event.get("attempt", 1) == 1 and row.began_ms is not None:
+                # The time in the queue is not the node's; `runs show` counts alike.
+                row.began_ms = event["at_ms"]
+                return False
             case "NodeExpanded":
                 row.count, row.done, row.failed, row.tolerated = event["count"], 0, 0, 0
             case "NodeWaiting":

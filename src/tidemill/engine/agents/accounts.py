@@ -23,7 +23,17 @@ from tidemill.engine.index_rows import DAY_MS
 from tidemill.engine.maintenance.schedule import Cursor, TaskResult
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.handlers.contract import NodeContext
-from tidemill.kernel.spending import NO_BUDGET, NOTHING_SPENT, Budget, Spend, cut, exhausted, left_of
+from tidemill.kernel.spending import (
+    NO_BUDGET,
+    NOTHING_SPENT,
+    SET_ASIDE,
+    Budget,
+    Spend,
+    cut,
+    exhausted,
+    is_set_aside,
+    left_of,
+)
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.stores.contract import Commit, Committed, Snapshot, Store, Stream, Tail
 
@@ -172,7 +182,7 @@ class AgentAccounts:
                 return records, ""
             left = left_of(self._budget, day.used)
             if used_up := exhausted(left, amount):
-                return records, used_up
+                return records, SET_ASIDE if is_set_aside(self._budget, day.spent, amount, used_up) else used_up
             expires_ms = now_ms + round(seconds * 1_000) + SETTLED_WITHIN_MS
             return [*records, Reserved(key=key, amount=cut(amount, left), expires_ms=expires_ms)], ""
 

@@ -401,7 +401,7 @@ class Attempt:
     def _is_plain(self, text: bytes) -> bool:
         """Whether a result is stored as it is, without a look at a schema, at files or at routes; most are."""
         return (
-            len(text) <= self._inline_max
+            (len(text) <= INLINE_LATER_MAX or len(text) <= self._inline_max)
             and MARKED not in text
             and self._handler.type.output_schema is True
             and not (self._node.routed and self.task.index == NOT_AN_ITEM)

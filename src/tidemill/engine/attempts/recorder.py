@@ -26,14 +26,14 @@ from tidemill.kernel.activation import Activation
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import Append, AttemptStarted, Checkpoint
 from tidemill.kernel.events import BlobRef, NodeAppended, Payload
-from tidemill.kernel.spending import Spend
+from tidemill.kernel.spending import SET_ASIDE, SET_ASIDE_MS, Spend
 from tidemill.kernel.state import peek_at
 from tidemill.stores.contract import Store
 
 if TYPE_CHECKING:
     from tidemill.engine.attempts.attempt import Attempt
 
-NO_CALL_NOW = ("budget_exceeded", "price_unknown", "run_paused")
+NO_CALL_NOW = ("budget_exceeded", "price_unknown", "run_paused", SET_ASIDE)
 """Why the model is not called; the attempt continues."""
 EVENTS_READ = 1_000
 """Events that are read at once to find the records of a visit."""
@@ -88,7 +88,9 @@ class AttemptLog:
         )
         problem = answer.problem
         if problem is not None and problem.code in NO_CALL_NOW:
-            raise Fail(problem.code, problem.message, hint=problem.hint)
+            again_ms = SET_ASIDE_MS if problem.code == SET_ASIDE else None
+            code, message, hint = problem.code, problem.message, problem.hint
+            raise Fail(code, message, hint=hint, retryable=again_ms is not None, retry_after_ms=again_ms)
         self._note(attempt, problem is None)
         if problem is not None:
             raise Cancelled(problem.message)

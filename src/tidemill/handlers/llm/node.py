@@ -108,6 +108,8 @@ def check_model(config: Any) -> Iterator[ConfigProblem]:
     for name in _UNKNOWN_TO.get(provider, ()) if isinstance(provider, str) else ():
         if name in config:
             yield ConfigProblem(f"/{name}", f"{provider} knows no `{name}`", "leave it out, or use the provider openai")
+    if "first_token_seconds" in config and config.get("stream") in (None, False):
+        yield ConfigProblem("/first_token_seconds", "only a stream has a first token", "add stream: true")
 
 
 # The node type.
@@ -126,8 +128,6 @@ def _check(config: Any) -> Iterator[ConfigProblem]:
     yield from check_model(config)
     if "prompt" not in config and "messages" not in config:
         yield ConfigProblem("", "there is no prompt", "write `prompt` or `messages`")
-    if "first_token_seconds" in config and config.get("stream") in (None, False):
-        yield ConfigProblem("/first_token_seconds", "only a stream has a first token", "add stream: true")
 
 
 def llm_type(providers: Providers) -> NodeType:

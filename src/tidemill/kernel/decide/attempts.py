@@ -11,7 +11,7 @@ from tidemill.errors import Problem
 from tidemill.kernel import commands
 from tidemill.kernel.activation import DISPATCHED, Activation
 from tidemill.kernel.decide import visits
-from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder, budget_left, problem
+from tidemill.kernel.decide.builder import AttemptFacts, DecisionBuilder, budget_left, budget_of, problem
 from tidemill.kernel.decide.edges_and_joins import route_problem
 from tidemill.kernel.decide.fencing import attempt_status, outcome_allowed, phase_of
 from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX, worker_killer
@@ -27,7 +27,7 @@ from tidemill.kernel.events import (
 )
 from tidemill.kernel.jobs import run_job
 from tidemill.kernel.model import Node
-from tidemill.kernel.spending import PRICES, PRICES_HINT, cut, exhausted
+from tidemill.kernel.spending import NOTHING_SPENT, PRICES, PRICES_HINT, SET_ASIDE, cut, exhausted, is_set_aside
 from tidemill.kernel.state import DISCARDS_MAX, peek_at
 
 WORKER_LOST = "worker_lost"
@@ -141,6 +141,11 @@ def refuse_append(builder: DecisionBuilder, command: commands.Append) -> Problem
         return None
     if used_up == PRICES:
         return problem("price_unknown", "the run has a budget of money, and the model has no `prices`", PRICES_HINT)
+    # A call of this visit that was lost counts as spent.
+    spent = builder.state.spent + (act.reserved or NOTHING_SPENT)
+    if is_set_aside(budget_of(builder), spent, command.reserve, used_up):
+        message = f"what the run has left of its budget is set aside for other calls: no {used_up} until they end"
+        return problem(SET_ASIDE, message, "set `max_tokens`: so much is set aside for each answer")
     hint = "raise `limits.budget` of the workflow by a patch, and retry the run"
     return problem("budget_exceeded", f"the run has used up its budget: no {used_up} left", hint)
 

@@ -102,10 +102,14 @@ class DecisionBuilder:
         )
 
 
+def budget_of(builder: DecisionBuilder) -> Budget:
+    """What the run may spend on language models."""
+    return stricter(builder.flow.limits.budget, builder.state.budget)
+
+
 def budget_left(builder: DecisionBuilder) -> Budget:
     """What the run may still spend on language models, without what is set aside."""
-    state = builder.state
-    return left_of(stricter(builder.flow.limits.budget, state.budget), state.spent + state.reserved)
+    return left_of(budget_of(builder), builder.state.spent + builder.state.reserved)
 
 
 class AttemptFacts(msgspec.Struct, frozen=True, gc=False):

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.errors import Problem
+from tidemill.errors import Problem, offered
 from tidemill.kernel import events
 from tidemill.kernel.activation import ENDED, Activation, items_merged
 from tidemill.kernel.commands import CloseDeadLetter, Override, Rewind
@@ -155,7 +155,8 @@ def discard_letter(builder: DecisionBuilder, command: CloseDeadLetter) -> None:
 
 def refuse_rewind(builder: DecisionBuilder, command: Rewind) -> Problem | None:
     if command.node not in builder.flow.by_id:
-        return problem("node_unknown", f"the workflow has no node {command.node}")
+        hint = offered(command.node, builder.flow.by_id)
+        return problem("node_unknown", f"the workflow has no node {command.node}", hint)
     if not builder.state.live:
         hint = "fork it" if builder.state.status == "COMPLETED" else "retry it, or fork it"
         return problem("run_ended", f"the run is {builder.state.status}", hint)

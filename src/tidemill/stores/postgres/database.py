@@ -7,9 +7,7 @@ avoid scans that are right only while a table is small. Error messages never quo
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -21,7 +19,6 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import msgspec
 import psycopg
 from psycopg import sql
-from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import ExecStatus, Format
@@ -68,37 +65,12 @@ class Byteas(list[bytes]):
     pass
 
 
-class _BigintsDumper(Dumper):
-    format, oid = Format.BINARY, 1016
-
-    def dump(self, obj: Bigints) -> Buffer:
-        return _packed_bigints(obj)
-
-
-class _TextsDumper(Dumper):
-    format, oid = Format.BINARY, 1009
-
-    def dump(self, obj: Texts) -> Buffer:
-        return _packed_texts(obj)
-
-
-class _ByteasDumper(Dumper):
-    format, oid = Format.BINARY, 1001
-
-    def dump(self, obj: Byteas) -> Buffer:
-        return _packed(17, obj)
-
-
 def _packed_bigints(values: Bigints) -> bytes:
     if len(values) < 2:
         return _ONE_BIGINT(1, 0, 20, 1, 1, 8, values[0]) if values else _EMPTY[20]
     numbers = [8] * (2 * len(values))
     numbers[1::2] = values
     return _array_head(20, len(values)) + struct.pack(">" + "iq" * len(values), *numbers)
-
-
-def _packed_texts(values: Texts) -> bytes:
-    return _packed(25, [each.encode() for each in values])
 
 
 _ONE_BIGINT = struct.Struct(">iiiiiiq").pack
@@ -120,15 +92,6 @@ def _packed(oid: int, values: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-class _Int8Dumper(Dumper):
-    """Every number is a bigint, for the same reason."""
-
-    format, oid = Format.BINARY, 20
-
-    def dump(self, obj: int) -> Buffer:
-        return _BIGINT(obj)
-
-
 _BIGINT = struct.Struct(">q").pack
 _DUMPED: Mapping[type, Callable[[Any], bytes | None]] = {
     int: _BIGINT,
@@ -136,21 +99,17 @@ _DUMPED: Mapping[type, Callable[[Any], bytes | None]] = {
     bytes: bytes,
     type(None): lambda _: None,
     Bigints: _packed_bigints,
-    Texts: _packed_texts,
+    Texts: lambda values: _packed(25, [each.encode() for each in values]),
     Byteas: lambda values: _packed(17, values),
 }
-"""The same without the driver's cursor, by the type of a value."""
+"""Values as the server reads them, by their types. Every number is a bigint."""
 
 
 def _adapters() -> AdaptersMap:
     adapters = AdaptersMap(psycopg.adapters)
-    for kind, dumper in (
-        (Bigints, _BigintsDumper),
-        (Texts, _TextsDumper),
-        (Byteas, _ByteasDumper),
-        (int, _Int8Dumper),
-    ):
-        adapters.register_dumper(kind, dumper)
+    for kind, oid in ((int, 20), (Bigints, 1016), (Texts, 1009), (Byteas, 1001)):
+        fields = {"format": Format.BINARY, "oid": oid, "dump": lambda _, value, pack=_DUMPED[kind]: pack(value)}
+        adapters.register_dumper(kind, type("Dumped", (Dumper,), fields))
     return adapters
 
 
@@ -343,8 +302,6 @@ class DirectCalls:
         self._answer: asyncio.Future[PGresult] | None = None
         self._result: PGresult | None = None
         self._listens = False
-        self._since = 0.0
-        self._watch: asyncio.TimerHandle | None = None
 
     async def call(self, statement: str, values: Sequence[Any]) -> bytes | None:
         """Execute a statement. Raises the driver's errors, and TimeoutError; then the connection may be busy."""
@@ -372,15 +329,18 @@ class DirectCalls:
 
     async def _sent(self) -> PGresult:
         """The answer to what was sent."""
-        self._answer, self._since = self._loop.create_future(), self._loop.time()
+        answer: asyncio.Future[PGresult] = self._loop.create_future()
+        self._answer = answer
         if not self._listens:
             self._listens = True
             self._loop.add_reader(self._socket, self._read)
         if self._libpq.flush():
             self._loop.add_writer(self._socket, self._write)
-        if self._watch is None:
-            self._watch = self._loop.call_later(CALL_SECONDS, self._look)
-        return await self._answer
+        timer = self._loop.call_later(CALL_SECONDS, self._fail, TimeoutError("the server does not answer"))
+        try:
+            return await answer
+        finally:
+            timer.cancel()
 
     def _write(self) -> None:
         try:
@@ -407,16 +367,6 @@ class DirectCalls:
         except psycopg.Error as error:
             self._fail(error)
 
-    def _look(self) -> None:
-        """Fail a call that was not answered for too long. One timer serves all calls."""
-        self._watch = None
-        if self._answer is not None:
-            left = self._since + CALL_SECONDS - self._loop.time()
-            if left <= 0:
-                self._fail(TimeoutError("the server does not answer"))
-            else:
-                self._watch = self._loop.call_later(left, self._look)
-
     def _fail(self, error: Exception) -> None:
         self.rest()
         answer, self._answer = self._answer, None
@@ -429,11 +379,6 @@ class DirectCalls:
             self._listens = False
             self._loop.remove_reader(self._socket)
             self._loop.remove_writer(self._socket)
-
-    def close(self) -> None:
-        self.rest()
-        if self._watch is not None:
-            self._watch.cancel()
 
 
 class Link:
@@ -511,7 +456,7 @@ class Link:
     async def drop(self) -> None:
         made, self.connection = self.connection, None
         if made is not None:
-            self._direct.close()
+            self._direct.rest()
             with suppress(psycopg.Error, OSError):
                 await made.close()
 
@@ -782,7 +727,3 @@ def _connections_finding(place: Place, most: int, used: int) -> Finding:
 
 def newest_known() -> int:
     return migrations(DIALECT)[-1].number
-
-
-def this_process() -> str:
-    return f"{socket.gethostname()}/{os.getpid()}"

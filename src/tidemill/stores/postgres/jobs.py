@@ -138,7 +138,7 @@ class Jobs:
 
             async def run(head: Head) -> Claimed:
                 if before:
-                    await session.undo(head[2])
+                    await session.link.fetch(SQL["give_back"], (head[0], head[2]))
                 before.append(head[2])
                 most = request.most
                 if most <= 0:

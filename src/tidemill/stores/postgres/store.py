@@ -12,6 +12,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 
 import psycopg
 
@@ -34,7 +35,6 @@ from tidemill.stores.contract import (
     check,
 )
 from tidemill.stores.followers import Followers
-from tidemill.stores.gathered_calls import GatheredCalls
 from tidemill.stores.optional import Finding
 from tidemill.stores.postgres import rows as sql_rows
 from tidemill.stores.postgres.database import (
@@ -51,10 +51,10 @@ from tidemill.stores.postgres.database import (
 )
 from tidemill.stores.postgres.jobs import Claimed, Jobs, SideConnection, lost_of, renewal
 from tidemill.stores.postgres.notifications import LOOK_EVERY_MS, Hint, Hints, digest_of
-from tidemill.stores.postgres.streams import Loader, Wave, forget_values, load, streams_of, waves
+from tidemill.stores.postgres.streams import LOADS_AT_ONCE, Wave, forget_values, load, load_together, streams_of, waves
 from tidemill.stores.postgres.transactional import Statements
 from tidemill.stores.postgres.writer import Head, Session
-from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, ServerClock, Waiters, rest
+from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, GatheredCalls, ServerClock, Waiters, rest
 
 CONTENDED_MS = 3.0
 GATHERED_MAX = 64
@@ -104,7 +104,7 @@ class PostgresStore:
         self._clock.observe(now)
         self._thread = threading.get_ident()
         self._readers = Readers(self.place)
-        self._loader = Loader(self._readers)
+        self._loads = GatheredCalls(partial(load_together, self._readers), at_once=LOADS_AT_ONCE)
         self._jobs = Jobs(self._readers, self._asked_time)
         self._claims = Session(self.place)
         self._hints = Hints(self.place, self._readers, self._hinted, self._frame_arrived)
@@ -121,6 +121,7 @@ class PostgresStore:
         await asyncio.gather(*self._returning, return_exceptions=True)
         await self._hints.close()
         await commits.close()
+        await self._loads.close()
         await self._statements.close()
         async with self._writing.turn, self._claims.turn:
             await self._writing.close()
@@ -205,12 +206,10 @@ class PostgresStore:
         async with self._writing.turn:
             answers = await self._writing.call(run, lambda answer: answer.split("\n"))
         results: list[CommitResult] = []
-        freed = False
         for part, answer in zip(parts, answers, strict=True):
             results += part.results(answer)
             self._clock.observe(part.now_ms)
-            freed = freed or part.freed
-        self._committed(commits, results, freed)
+        self._committed(commits, results, any(part.freed for part in parts))
         return results
 
     def _committed(self, commits: Sequence[Commit], results: Sequence[CommitResult], freed: bool) -> None:
@@ -354,12 +353,12 @@ class PostgresStore:
             # A transaction sees one tenant.
             tails: dict[Stream, Tail] = {}
             for tenant in dict.fromkeys(stream.tenant for stream in after):
-                own = {stream: version for stream, version in after.items() if stream.tenant == tenant}
+                own = [(stream, version) for stream, version in after.items() if stream.tenant == tenant]
                 tails |= {tail.stream: tail for tail in await load(self._readers, own, snapshots, limit)}
             return [tails[stream] for stream in after]
         if snapshots and limit is None:
-            return await self._loader.load(after)
-        return await load(self._readers, after, snapshots, limit)
+            return await self._loads.submit(after)
+        return await load(self._readers, list(after.items()), snapshots, limit)
 
     async def find(
         self, tenant: str, kind: str, terms: Sequence[str] = (), *, after: str | None = None, limit: int = 50

@@ -6,7 +6,6 @@ stream twice is cut into waves within one transaction. Places in line are given 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -139,10 +138,7 @@ class Wave:
             lease_ms.append(commit.keep_lease_ms)
             owners.append(commit.keep_owner)
             if commit.snapshot is not None:
-                for array, value in zip(
-                    snapshots, (number, commit.snapshot.version, commit.snapshot.body), strict=True
-                ):
-                    array.append(value)
+                _add(snapshots, number, commit.snapshot.version, commit.snapshot.body)
             for name, token in commit.acks:
                 self._leases.append((number, name, token))
                 _add(removals, number, name, 0)
@@ -224,68 +220,23 @@ LOADS_AT_ONCE = 2
 """Calls under way; loads that arrive meanwhile share the next one."""
 
 
-class Loader:
-    """Gathers loads of whole tails, so that one call reads what many tasks ask for."""
-
-    def __init__(self, readers: Readers) -> None:
-        self._readers = readers
-        self._waiting: list[tuple[Mapping[Stream, int], asyncio.Future[list[Tail]]]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._under_way = 0
-        """Tasks that will look at what waits. One that has looked for the last time is still a task for a moment."""
-
-    async def load(self, after: Mapping[Stream, int]) -> list[Tail]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Tail]] = loop.create_future()
-        self._waiting.append((after, future))
-        if self._under_way < LOADS_AT_ONCE:
-            self._under_way += 1
-            task = loop.create_task(self._run(), name="tidemill-loads")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return await future
-
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                await self._load_waiting()
-        finally:
-            self._under_way -= 1
-
-    async def _load_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        batch: list[tuple[Mapping[Stream, int], asyncio.Future[list[Tail]]]] = []
-        streams: dict[Stream, int] = {}
-        for each in waiting:
-            # A stream is read after one version at a time.
-            if all(streams.get(stream, version) == version for stream, version in each[0].items()):
-                streams.update(each[0])
-                batch.append(each)
-            else:
-                self._waiting.append(each)
-        try:
-            tails = {tail.stream: tail for tail in await load(self._readers, streams, True, None)}
-        except Exception as error:
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        for after, future in batch:
-            if not future.done():
-                future.set_result([tails[stream] for stream in after])
+async def load_together(readers: Readers, calls: list[Mapping[Stream, int]]) -> list[list[Tail]]:
+    """Read whole tails that many tasks ask for in one call."""
+    asked = list(dict.fromkeys(each for call in calls for each in call.items()))
+    tails = dict(zip(asked, await load(readers, asked, True, None), strict=True))
+    return [[tails[each] for each in call.items()] for call in calls]
 
 
-async def load(readers: Readers, after: Mapping[Stream, int], snapshots: bool, limit: int | None) -> list[Tail]:
+async def load(readers: Readers, asked: Sequence[tuple[Stream, int]], snapshots: bool, limit: int | None) -> list[Tail]:
     values = {
-        "tenants": Texts([stream.tenant for stream in after]),
-        "kinds": Texts([stream.kind for stream in after]),
-        "keys": Texts([stream.key for stream in after]),
-        "afters": Bigints(after.values()),
+        "tenants": Texts([stream.tenant for stream, _ in asked]),
+        "kinds": Texts([stream.kind for stream, _ in asked]),
+        "keys": Texts([stream.key for stream, _ in asked]),
+        "afters": Bigints([after for _, after in asked]),
         "snapshots": snapshots,
         "limit": limit,
     }
-    tenant = next(iter(after)).tenant
-    found = await readers.fetch(SQL["load"], values, tenant=tenant)
+    found = await readers.fetch(SQL["load"], values, tenant=asked[0][0].tenant)
     heads: dict[int, tuple[Any, ...]] = {}
     parts: dict[int, list[tuple[int, bytes]]] = {}
     for number, part, version, snapshot, body in found:
@@ -294,8 +245,8 @@ async def load(readers: Readers, after: Mapping[Stream, int], snapshots: bool, l
         else:
             parts.setdefault(number, []).append((version, body))
     return [
-        _tail(stream, version, heads[number], parts.get(number, []), limit)
-        for number, (stream, version) in enumerate(after.items(), 1)
+        _tail(stream, after, heads[number], parts.get(number, []), limit)
+        for number, (stream, after) in enumerate(asked, 1)
     ]
 
 

@@ -8,6 +8,8 @@ being executed at all. Then the session's row says whether the call was committe
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -26,7 +28,6 @@ from tidemill.stores.postgres.database import (
     is_cut,
     migrate,
     read_only,
-    this_process,
     translate_error,
 )
 
@@ -116,17 +117,13 @@ class Session:
             else:
                 self._id = 0
         if not self._id:
-            ((self._id, self._epoch),) = await self.link.fetch(SQL["enter"], (this_process(),))
+            ((self._id, self._epoch),) = await self.link.fetch(SQL["enter"], (f"{socket.gethostname()}/{os.getpid()}",))
         self._connected = connection
         if self._unheard:
             # The tokens of what it leased are unknown.
             await self.link.fetch(SQL["give_back"], (self._id, self._unheard))
             self._unheard = 0
         return stored[1] if unknown and stored is not None and stored[0] == unknown else None
-
-    async def undo(self, batch: int) -> None:
-        """Give back what a call has leased whose answer was lost."""
-        await self.link.fetch(SQL["give_back"], (self._id, batch))
 
     async def close(self) -> None:
         if self._id and self.link.connection is not None:

@@ -41,7 +41,6 @@ from tidemill.stores.contract import (
     check,
 )
 from tidemill.stores.followers import Followers
-from tidemill.stores.gathered_calls import GatheredCalls
 from tidemill.stores.optional import Finding
 from tidemill.stores.redis import jobs as stored_jobs
 from tidemill.stores.redis import rows as stored_rows
@@ -50,7 +49,7 @@ from tidemill.stores.redis.followers import LOOK_EVERY_MS, Hints
 from tidemill.stores.redis.opening import SideConnection, enter, missing_store, recorded, settings_report
 from tidemill.stores.redis.scripts import Head, Partition, Session, partition_of, root_of, script
 from tidemill.stores.redis.streams import Applied, Asked, forget, load, streams_of
-from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, ServerClock, Waiters, rest
+from tidemill.stores.wakeups import CAPS, EVERY_QUEUE, GatheredCalls, ServerClock, Waiters, rest
 
 LOG = logging.getLogger(__name__)
 

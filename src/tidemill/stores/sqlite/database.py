@@ -136,7 +136,7 @@ def resolve_path(path: str | Path) -> Path:
         raise rejected("store_unusable", f"{path} is not a file", hint="a store in memory is memory://")
     try:
         if _is_planted(Path(path)):
-            message = f"{path} is a symbolic link of another user in a world-writable folder"
+            message = f"{path} belongs to another user, in a world-writable folder"
             raise rejected("store_unusable", message, hint="name another file, in a folder of your own")
         found = Path(path).resolve()
         found.exists()
@@ -155,13 +155,13 @@ def resolve_path(path: str | Path) -> Path:
 
 
 def _is_planted(path: Path) -> bool:
-    """Whether a path is a link of another user in a shared folder, which would lead the store elsewhere."""
+    """Whether a path is a link or file of another user in a shared folder, who could read what is stored there."""
     try:
-        link, folder = path.lstat(), path.parent.stat()
+        found, folder = path.lstat(), path.parent.stat()
     except OSError:
         return False
     shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
-    return bool(stat.S_ISLNK(link.st_mode) and shared and link.st_uid not in (os.geteuid(), folder.st_uid))
+    return bool(shared and found.st_uid not in (os.geteuid(), folder.st_uid))
 
 
 def check_place(path: Path, mounts: str | None = None) -> str:

@@ -243,3 +243,10 @@ def test_a_map_keeps_its_counts_when_the_run_is_retried() -> None:
         for event in mill.follow(board.run_id, after=board.seq):
             board.apply(event)
     assert (board.rows["m"].phase, detail(board.rows["m"], 0)) == ("COMPLETED", "4 items, 1 failed · 2 attempts")
+
+
+def test_the_time_in_the_queue_is_not_the_nodes() -> None:
+    board = RunProgress(graph_of(chain(2)))
+    for kind, at_ms in (("NodeScheduled", 0), ("NodeStarted", 17_000), ("NodeCompleted", 17_002)):
+        board.apply({**at(kind, "n0", attempt=1), "at_ms": at_ms})
+    assert board.rows["n0"].elapsed_ms(99_000) == 2

@@ -113,6 +113,8 @@ def test_a_reservation_is_cut_to_what_is_left_and_refused_when_nothing_is() -> N
     run.append("b", b"1", 0, token=6, reserve=Spend(1, 900, 0))
     assert run.act("b").reserved == Spend(1, 100, 0)
     run.append("a", b"2", 1, token=5, spent=Spend(1, 900, 0))
+    assert run.refused(append(run, "a", 2, 5, reserve=CALL)) == "budget_reserved", "b may give some back"
+    run.append("b", b"2", 1, token=6, spent=Spend(1, 100, 0))
     assert run.refused(append(run, "a", 2, 5, reserve=CALL)) == "budget_exceeded"
     run.append("a", b"2", 2, token=5)
     assert run.act("a").appended == 3, "a record without a call is still taken"

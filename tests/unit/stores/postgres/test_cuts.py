@@ -18,7 +18,7 @@ from tests.fixtures.servers.postgres_server import PASSWORD, USER, PrivateServer
 from tests.fixtures.servers.tcp_proxy import Fault, Proxy, proxied
 from tidemill.errors import StoreUnusable, Unavailable
 from tidemill.stores.contract import Claim, Commit, Committed, Lease, Stream
-from tidemill.stores.postgres import database, streams, writer
+from tidemill.stores.postgres import database, writer
 from tidemill.stores.postgres.database import place_at
 from tidemill.stores.postgres.store import PostgresStore
 
@@ -125,7 +125,7 @@ async def test_whoever_loads_as_soon_as_a_load_is_answered_is_not_forgotten(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """Readers that end at the same moment, as they do when the server is killed, are not waited for by the next one."""
-    monkeypatch.setattr(streams, "LOADS_AT_ONCE", at_once)
+    monkeypatch.setattr(store._loads, "_at_once", at_once)
     await commit(store, 0, records=(b"1",))
 
     async def again_and_again() -> list[int]:

@@ -20,6 +20,7 @@ from tidemill.stores.contract import (
     VersionConflict,
 )
 from tidemill.stores.memory import MemoryStore
+from tidemill.stores.sqlite import transactional
 from tidemill.stores.sqlite.store import SqliteStore
 
 INSERT = Statement(text="INSERT INTO mine (n) VALUES (?) RETURNING n", parameters=b"[7]", shared=("mine",))
@@ -205,3 +206,15 @@ async def test_functions_of_ours_answer_like_those_of_sqlite(tmp_path: Path, cal
         await store.close()
     ((wanted,),) = apsw.Connection(":memory:").execute(f"SELECT {called}").fetchall()
     assert msgspec.json.decode(answer)["rows"] == [{"n": wanted}]
+
+
+async def test_functions_of_ours_look_at_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite itself looks only where a loop ends, and a statement may have no loop."""
+    store = await opened(tmp_path)
+    monkeypatch.setattr(transactional, "TIME_MAX_MS", 0)
+    try:
+        with pytest.raises(Rejected, match="it takes more than 0 ms"):
+            await store.dry_run(Statement(text="SELECT 'a' LIKE 'b' AS n", parameters=b"[]"))
+        assert (await store.dry_run(Statement(text="SELECT 1 AS n", parameters=b"[]"))).answer
+    finally:
+        await store.close()

@@ -43,7 +43,7 @@ export const LARGE = 500;
 export const CARD_HEIGHT = 52;
 export const EXTRA_HEIGHT = 24;
 const WIDTH_MIN = 188;
-const WIDTH_MAX = 288;
+const WIDTH_MAX = 336;
 
 export function cardWidth(name: string, extra: string): number {
   const letters = [...name].reduce((sum, letter) => sum + (letter.charCodeAt(0) > 0x2e7f ? 13 : 8.2), 0);
@@ -87,7 +87,7 @@ export function buildScene(graph: DrawnGraph, options: { collapsed: ReadonlySet<
     }
     const type = node.type.split("@")[0] ?? "";
     // Joins, maps and waits have more to say; a join names what it waits for.
-    const least = node.join ? Math.min(WIDTH_MAX, 220 + 6.4 * (longest.get(node.id) ?? 0)) : node.items !== undefined ? 244 : node.loop || isChild(node) || /^(human|signal|sleep|wait_until|agent)$/.test(type) ? 216 : 0;
+    const least = node.join ? Math.min(WIDTH_MAX, 272 + 6.4 * (longest.get(node.id) ?? 0)) : node.items !== undefined ? 244 : node.loop || isChild(node) || /^(human|signal|sleep|wait_until|agent)$/.test(type) ? 216 : 0;
     boxes.push({ id: prefix + node.id, kind: isChild(node) ? "child" : "node", node, run, width: Math.round(Math.max(cardWidth(node.id, type), least)), height: CARD_HEIGHT + EXTRA_HEIGHT * extras(node) });
   }
   const links = new Map<string, SceneLink>();
