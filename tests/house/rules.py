@@ -223,6 +223,10 @@ VAGUE = re.compile(
     r"(?i)\b(?:who(?:m)?ever|somebody|nobody|anybody|everybody|of late|as it must be|comes to|came to)\b|\banew\b(?!:)"
 )
 """Words that hide who acts, or what happens; `anew` is also a stored field."""
+VAGUE_FOR_USERS = re.compile(
+    VAGUE.pattern + r"|\b(?:go|goes|went) on\b|\btold\b|\bso many\b|\bhere and now\b|\bby hand\b"
+)
+"""Also phrases for continues, reported, this many, now and manually."""
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 SKIPPING = re.compile(r"(?:.*\.)?(?:(?:pytest|mark|unittest)\.(?:skip\w*|xfail|expectedFailure)|importorskip|skipTest)")
 ADDRESS = re.compile(
@@ -337,6 +341,11 @@ def vague_words(path: str, text: str) -> list[str]:
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     found = [each for each in tokens if each.type in (tokenize.STRING, tokenize.COMMENT) and VAGUE.search(each.string)]
     return [f"{path}:{each.start[0]} {each.string.strip()[:100]}" for each in found]
+
+
+def vague_prose(path: str, text: str) -> list[str]:
+    """Pages for users say who acts, in the words of the field."""
+    return matching_lines(path, text, VAGUE_FOR_USERS)
 
 
 def leftovers(path: str, text: str) -> list[str]:

@@ -62,6 +62,11 @@ def test_texts_name_the_actor() -> None:
     assert_none(rules.vague_words(name, text) for name, text in python("src").items())
 
 
+def test_pages_for_users_name_the_actor() -> None:
+    pages = re.compile(r"README\.md|docs/(?!decisions/|testing|reliability).*\.md")
+    assert_none(rules.vague_prose(name, text) for name, text in texts().items() if pages.fullmatch(name))
+
+
 def test_a_stem_in_two_rooms_is_on_the_list() -> None:
     assert_none([rules.doubled_stems(python("src"))])
 

@@ -90,6 +90,14 @@ def test_vague_words(text: str, broken: bool) -> None:
     assert bool(rules.vague_words("a.py", text)) is broken
 
 
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [("the run goes on", True), ("Nobody is told", True), ("the run continues", False), ("go online", False)],
+)
+def test_vague_prose(text: str, broken: bool) -> None:
+    assert bool(rules.vague_prose("a.md", text)) is broken
+
+
 @pytest.mark.parametrize(("text", "broken"), [("x = 1", True), ("'''Why.'''\nx = 1", False), ("", False)])
 def test_module_docstring(text: str, broken: bool) -> None:
     assert bool(rules.missing_docstring("a.py", ast.parse(text))) is broken

@@ -243,7 +243,7 @@ class ChildRunMessenger:
         return entry
 
     def _trace(self, stream: Stream, state: State, where: tuple[str, int, int]) -> str:
-        """The trace of a child: that of its parent, below the attempt that asked for it if there are spans."""
+        """The trace of a child: that of its parent, below the attempt that requested it if there are spans."""
         spans, act = self._turns.spans, _activation(state, *where)
         return state.trace if spans is None or act is None else spans.traceparent(stream, state, *where, act.attempt)
 
@@ -261,7 +261,7 @@ class ChildRunMessenger:
     async def close_child(
         self, stream: Stream, state: State, node: str, visit: int, index: int, attempt: int, child_name: str = ""
     ) -> None:
-        """Cancel a child that an attempt no longer waits for, unless its parent has asked for it again since."""
+        """Cancel a child that an attempt no longer waits for, unless its parent has requested it again since."""
         act = _activation(state, node, visit, index)
         name = child_name or child_id(stream.key, node, visit, index)
         if act is not None and act.wait is not None and act.wait.name == name and state.live:

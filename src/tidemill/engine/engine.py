@@ -418,7 +418,7 @@ class Engine:
     ) -> str:
         """Start a run and return its id once it is durable.
 
-        `key` makes it idempotent: the same key with the same inputs answers the same run, with others it is refused.
+        `key` makes it idempotent: the same key with the same inputs returns the same run, with others it is refused.
         Without `submitted_by` it is the user of this process. A run that has not ended after `deadline_seconds` fails.
         Its spans belong to the trace of `traceparent`, by default to that of the caller's current span.
         Text on one line is the name of a published workflow. A document (a mapping, YAML or JSON text, a `Path`) and a

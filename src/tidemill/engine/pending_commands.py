@@ -51,7 +51,7 @@ class PendingCommand(msgspec.Struct, gc=False):
     asked_ms: float = 0.0
     """When it was queued; only measured for metrics."""
     audited: bool = False
-    """Whether the commit also writes who has asked for it, for the audit of the tenant."""
+    """Whether the commit also writes an audit entry of the tenant."""
 
 
 Refusal = VersionConflict | LeasesLost | StatementRefused

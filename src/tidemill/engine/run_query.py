@@ -303,7 +303,7 @@ BUCKETS = 30
 BUCKETS_MAX = 500
 LABEL_KEYS_MAX = 50
 VALUES_MAX = 50
-"""Values of a label, workflows and versions that are told apart, the most frequent ones."""
+"""Label values, workflows and versions that are counted separately, the most frequent ones."""
 GROUPS_MAX = 200
 
 

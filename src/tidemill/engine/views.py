@@ -84,7 +84,7 @@ class RunView:
         "warnings": {"type": "array", "items": {"type": "string"}},
         "outputs_declared": {"type": "boolean"},
     }
-    """What `to_dict` answers, by key, as JSON Schemas."""
+    """What `to_dict` returns, by key, as JSON Schemas."""
 
     def __init__(self, run_id: str, state: State, outputs: Any, nodes: dict[str, dict[str, Any]]) -> None:
         self.run_id = run_id
@@ -233,7 +233,7 @@ _APPROVAL_FIELDS = (
     "expires_ms", "on_timeout", "escalate_to", "escalated", "url", "votes", "delegated", "decision", "decided_by",
     "on_behalf_of", "decided_ms", "comments",
 )  # fmt: skip
-"""The keys that `to_dict` answers, in this order."""
+"""The keys that `to_dict` returns, in this order."""
 
 
 def spending_view(spent: Spend) -> dict[str, float]:
@@ -258,7 +258,7 @@ class ApprovalView:
         "status": {"enum": list(get_args(ApprovalStatus))},
         "form": {},
     }
-    """What `to_dict` answers."""
+    """What `to_dict` returns."""
 
     def __init__(self, run_id: str, workflow: str, node: str, visit: int, index: int, approval: Approval) -> None:
         self.run_id, self.workflow, self.node, self.visit, self.index = run_id, workflow, node, visit, index

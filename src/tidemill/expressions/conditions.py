@@ -195,7 +195,7 @@ class Verdict(msgspec.Struct, frozen=True):
     value: bool
     reason: str
     parts: tuple[Verdict, ...] = ()
-    """Of a composite: the parts that were asked, in order."""
+    """Of a composite: the parts that were evaluated, in order."""
 
 
 def parse_condition(raw: Json, path: str = "") -> tuple[Condition | None, list[Problem]]:

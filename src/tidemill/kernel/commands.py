@@ -1,4 +1,4 @@
-"""Commands: everything that may be asked of a run, a closed union of frozen values.
+"""Commands: every request to a run, a closed union of frozen values.
 
 Whatever is not pure (time, randomness, ids, results of handlers and conditions) enters the kernel in a command or as
 `now_ms`. Commands are never stored; events are.

@@ -44,7 +44,8 @@ class Budget(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unkn
 
 
 NO_BUDGET = Budget()
-PRICES, SET_ASIDE = "prices", "budget_reserved"
+PRICES = "prices"
+BUDGET_RESERVED = "budget_reserved"
 SET_ASIDE_MS = 5_000
 """How long to wait for an amount that is set aside for other calls."""
 PRICES_HINT = "write `prices` for the model and for each of its `fallbacks`; those of a free model are 0"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def why_command(session: StoreSession, run: str, node: str | None) -> int:
     """Explain what a run or node is waiting for, or why it ended.
 
-    With what to do about it: the command that unblocks it, where there is one.
+    Prints the command that unblocks it, where there is one.
     """
     from tidemill.cli.render.why import NodeReasons, WhyOutput, print_why, print_why_node
 

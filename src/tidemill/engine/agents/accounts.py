@@ -24,9 +24,9 @@ from tidemill.engine.maintenance.schedule import Cursor, TaskResult
 from tidemill.errors import TidemillError, Unavailable
 from tidemill.handlers.contract import NodeContext
 from tidemill.kernel.spending import (
+    BUDGET_RESERVED,
     NO_BUDGET,
     NOTHING_SPENT,
-    SET_ASIDE,
     Budget,
     Spend,
     cut,
@@ -182,7 +182,7 @@ class AgentAccounts:
                 return records, ""
             left = left_of(self._budget, day.used)
             if used_up := exhausted(left, amount):
-                return records, SET_ASIDE if is_set_aside(self._budget, day.spent, amount, used_up) else used_up
+                return records, BUDGET_RESERVED if is_set_aside(self._budget, day.spent, amount, used_up) else used_up
             expires_ms = now_ms + round(seconds * 1_000) + SETTLED_WITHIN_MS
             return [*records, Reserved(key=key, amount=cut(amount, left), expires_ms=expires_ms)], ""
 

@@ -26,14 +26,14 @@ from tidemill.kernel.activation import Activation
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import Append, AttemptStarted, Checkpoint
 from tidemill.kernel.events import BlobRef, NodeAppended, Payload
-from tidemill.kernel.spending import SET_ASIDE, SET_ASIDE_MS, Spend
+from tidemill.kernel.spending import BUDGET_RESERVED, SET_ASIDE_MS, Spend
 from tidemill.kernel.state import peek_at
 from tidemill.stores.contract import Store
 
 if TYPE_CHECKING:
     from tidemill.engine.attempts.attempt import Attempt
 
-NO_CALL_NOW = ("budget_exceeded", "price_unknown", "run_paused", SET_ASIDE)
+NO_CALL_NOW = ("budget_exceeded", "price_unknown", "run_paused", BUDGET_RESERVED)
 """Why the model is not called; the attempt continues."""
 EVENTS_READ = 1_000
 """Events that are read at once to find the records of a visit."""
@@ -88,7 +88,7 @@ class AttemptLog:
         )
         problem = answer.problem
         if problem is not None and problem.code in NO_CALL_NOW:
-            again_ms = SET_ASIDE_MS if problem.code == SET_ASIDE else None
+            again_ms = SET_ASIDE_MS if problem.code == BUDGET_RESERVED else None
             code, message, hint = problem.code, problem.message, problem.hint
             raise Fail(code, message, hint=hint, retryable=again_ms is not None, retry_after_ms=again_ms)
         self._note(attempt, problem is None)

@@ -97,7 +97,7 @@ def is_cheap(tree: ast.Tree, roots: frozenset[str]) -> bool:
 
 
 class _Cost:
-    """Adds up points. `add` tells whether the value of a tree is wide: it may hold much of what was read.
+    """Adds up points. `add` returns whether the value of a tree is wide: it may hold much of what was read.
 
     The variable of a loop is not wide: over all passes together its values are no more than what was read.
     """
@@ -168,7 +168,7 @@ class _Cost:
         return self._function(function, operands, in_loop=bool(bound)) and any(wide)
 
     def _function(self, function: str, operands: list[ast.Tree], *, in_loop: bool) -> bool:
-        """Add what is special about a function; tell whether its result may be as large as its operands."""
+        """Add the cost of a function; return whether its result may be as large as its operands."""
         arguments = operands[1:]
         if function == "matches":
             pattern = operands[-1].value if isinstance(operands[-1], ast.Const) else None

@@ -29,7 +29,7 @@ from tidemill.handlers.llm.provider import (
     Usage,
     message_text,
 )
-from tidemill.kernel.spending import NOTHING_SPENT, PRICES, PRICES_HINT, SET_ASIDE, SET_ASIDE_MS, Spend
+from tidemill.kernel.spending import BUDGET_RESERVED, NOTHING_SPENT, PRICES, PRICES_HINT, SET_ASIDE_MS, Spend
 
 MICROS = 1_000_000
 CHARACTERS_PER_TOKEN = 3
@@ -117,9 +117,9 @@ class DayBudget:
         if used_up == PRICES:
             message = "the tenant has a budget of money for the day, and the model has no `prices`"
             raise Fail("price_unknown", message, hint=PRICES_HINT)
-        if used_up == SET_ASIDE:
+        if used_up == BUDGET_RESERVED:
             message, hint = "the budget of the tenant for today is set aside for other calls", "set `max_tokens`"
-            raise Fail(SET_ASIDE, message, hint=hint, retryable=True, retry_after_ms=SET_ASIDE_MS)
+            raise Fail(BUDGET_RESERVED, message, hint=hint, retryable=True, retry_after_ms=SET_ASIDE_MS)
         if used_up:
             message = f"the budget of the tenant for today has no {used_up} left"
             raise Fail("budget_exceeded", message, hint="it resets at midnight UTC; the operator sets it")

@@ -27,7 +27,7 @@ from tidemill.kernel.events import (
 )
 from tidemill.kernel.jobs import run_job
 from tidemill.kernel.model import Node
-from tidemill.kernel.spending import NOTHING_SPENT, PRICES, PRICES_HINT, SET_ASIDE, cut, exhausted, is_set_aside
+from tidemill.kernel.spending import BUDGET_RESERVED, NOTHING_SPENT, PRICES, PRICES_HINT, cut, exhausted, is_set_aside
 from tidemill.kernel.state import DISCARDS_MAX, peek_at
 
 WORKER_LOST = "worker_lost"
@@ -145,7 +145,7 @@ def refuse_append(builder: DecisionBuilder, command: commands.Append) -> Problem
     spent = builder.state.spent + (act.reserved or NOTHING_SPENT)
     if is_set_aside(budget_of(builder), spent, command.reserve, used_up):
         message = f"what the run has left of its budget is set aside for other calls: no {used_up} until they end"
-        return problem(SET_ASIDE, message, "set `max_tokens`: so much is set aside for each answer")
+        return problem(BUDGET_RESERVED, message, "set `max_tokens`: so much is set aside for each answer")
     hint = "raise `limits.budget` of the workflow by a patch, and retry the run"
     return problem("budget_exceeded", f"the run has used up its budget: no {used_up} left", hint)
 
