@@ -169,12 +169,6 @@ COMPUTED: tuple[Row, ...] = (
         neighbours=True,
     ),
     Run(
-        "map: many outputs that are almost large",
-        (document(node("value", "{{ 'x' * 60000 }}{{ item }}", map={"over": list(range(1_200))})),),
-        Fails("output_too_large"),
-        neighbours=True,
-    ),
-    Run(
         "render: outputs with much behind them",
         (
             document(

@@ -85,7 +85,7 @@ CHECKED_HERE_MAX = 1 << 18
 """The text of a longer result is looked through in a thread."""
 INPUTS_HERE_MAX = 2_000
 """Inputs of a child with more values are written in a thread."""
-STATE_BYTES_MAX, INLINE_LATER_MAX = 32 << 20, 1_024
+STATE_BYTES_MAX, INLINE_LATER_MAX = 16 << 20, 1_024
 """Once the outputs of a run have more bytes, only short ones are part of its state."""
 NO_FILES: frozenset[str] = frozenset()
 

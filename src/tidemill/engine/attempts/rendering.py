@@ -37,7 +37,7 @@ from tidemill.security.secrets import SecretAccessLog
 
 LOG = logging.getLogger(__name__)
 
-HELD_BYTES_MAX = 256 * 1024 * 1024
+HELD_BYTES_MAX = 96 * 1024 * 1024
 
 
 class Held:
