@@ -108,18 +108,14 @@ def delegate_source(
 
 def _problems(settings: dict[str, Any], path: str) -> Iterator[Problem]:
     """Only the keys of signatures may be templates: they are secrets; the rest is what the author grants."""
-    agents = settings["agents"]
-    wrong = (
-        [("the list of agents", "")]
-        if not isinstance(agents, dict)
-        else [
-            (f"{field} of an agent", f"/{name}/{field}")
-            for name, agent in agents.items()
-            for field, value in agent.items()
-            if field != "keys" and holds_template(value)
-        ]
-    )
-    for what, place in wrong:
+    agents = settings["agents"] if isinstance(settings["agents"], dict) else {}
+    fields = [(name, field, value) for name, agent in agents.items() for field, value in agent.items()]
+    wrong = [
+        (f"{field} of an agent", f"/{name}/{field}")
+        for name, field, value in fields
+        if field != "keys" and holds_template(value)
+    ]
+    for what, place in wrong if agents else [("the list of agents", "")]:
         message = f"{what} is a constant: data must not choose who gets a task"
         yield Problem(code="tool_not_constant", message=message, path=f"{path}/agents{place}")
 
@@ -136,12 +132,8 @@ class _Delegation:
     def tool(self) -> Tool:
         about = {name: agent.get("description") for name, agent in self._agents.items()}
         described = [f"{name}: {text}" for name, text in about.items() if text]
-        parameters = object_schema(
-            ("agent", "task"),
-            agent={"enum": list(self._agents)},
-            task=_TEXT | {"maxLength": 20_000},
-            inputs={"type": "object"},
-        )
+        fields = {"agent": {"enum": list(self._agents)}, "task": _TEXT | {"maxLength": 20_000}}
+        parameters = object_schema(("agent", "task"), **fields, inputs={"type": "object"})
         return Tool(
             name="delegate_to_agent",
             description="\n".join([DESCRIPTION, *described]),
