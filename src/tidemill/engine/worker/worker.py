@@ -290,6 +290,9 @@ class Worker:
             # The drain began while the commit that kept them was under way.
             self._releases.give(leases)
             return
+        if len(leases) == 1:
+            self._begin(self._acquire(leases[0]), self._runs.get(leases[0].stream), True)
+            return
         jobs = ((self._acquire(lease), self._runs.get(lease.stream), True) for lease in leases)
         start(jobs, self._begin, self._ambient.monotonic_ms)
 
