@@ -81,6 +81,8 @@ FunctionT = TypeVar("FunctionT", bound=Function)
 EVENTS_AHEAD_MAX = 4_096
 """What `follow` keeps for a slow reader before it stops reading itself."""
 STOP_SECONDS_MAX = 5.0
+RECEIVED_SECONDS_MAX = 0.0005
+"""How long the loop waits for a thread to take its answer."""
 HTML_RUNS = 10
 
 
@@ -428,8 +430,10 @@ class Tidemill:
 
     def _answered(self, answer: Coroutine[Any, Any, T]) -> T:
         future: Future[T] = Future()
+        received = threading.Lock()
+        received.acquire()
         self._asked.add(future)
-        self._loop.call_soon_threadsafe(self._compute, answer, future)
+        self._loop.call_soon_threadsafe(self._compute, answer, future, received)
         try:
             return future.result()
         except CancelledError:
@@ -440,16 +444,36 @@ class Tidemill:
             raise
         finally:
             self._asked.discard(future)
+            received.release()
 
-    def _compute(self, answer: Coroutine[Any, Any, T], future: Future[T]) -> None:
+    def _compute(self, answer: Coroutine[Any, Any, T], future: Future[T], received: threading.Lock) -> None:
         """In the loop: compute an answer in a task, which a cancelled future cancels."""
-        task = self._loop.create_task(_tell(answer, future))
+        task = self._loop.create_task(self._tell(answer, future, received))
 
         def stop(over: Future[T]) -> None:
             if over.cancelled():
                 self._loop.call_soon_threadsafe(task.cancel)
 
         future.add_done_callback(stop)
+
+    async def _tell(self, answer: Coroutine[Any, Any, T], future: Future[T], received: threading.Lock) -> None:
+        """Compute an answer and hand it to the thread that waits for it, without another step of the loop."""
+        try:
+            value = await answer
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        except BaseException as error:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            if future.set_running_or_notify_cancel():
+                future.set_result(value)
+        if len(self._asked) == 1:
+            # Without this the thread would get the interpreter only when the loop waits next, after other work.
+            received.acquire(timeout=RECEIVED_SECONDS_MAX)
 
     def _on_claims_refused(self, refusal: Rejected) -> None:
         """In the loop: stop claiming jobs. Running attempts may still end; after that nothing more happens."""
@@ -475,23 +499,6 @@ class Tidemill:
         await self._loop.shutdown_default_executor()
         self._ended = True
         self._loop.stop()
-
-
-async def _tell(answer: Coroutine[Any, Any, T], future: Future[T]) -> None:
-    """Compute an answer and hand it to the thread that waits for it, without another step of the loop."""
-    try:
-        value = await answer
-    except asyncio.CancelledError:
-        future.cancel()
-        raise
-    except BaseException as error:
-        if future.set_running_or_notify_cancel():
-            future.set_exception(error)
-        if not isinstance(error, Exception):
-            raise
-    else:
-        if future.set_running_or_notify_cancel():
-            future.set_result(value)
 
 
 class _BufferedIterator(Generic[T]):
