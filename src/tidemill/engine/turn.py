@@ -57,6 +57,7 @@ from tidemill.stores.contract import (
     Store,
     Stream,
 )
+from tidemill.stores.optional import InServer
 
 LOG = logging.getLogger(__name__)
 
@@ -118,6 +119,7 @@ class TurnLoop:
     ) -> None:
         self._store, self._runs, self._ambient = store, runs, ambient
         self._owner, self._lease_ms = owner, lease_ms
+        self._suspends = isinstance(store, InServer)
         self._waiting: dict[Stream, list[PendingCommand]] = {}
         self._wakeup = asyncio.Event()
         self._with_statements: deque[tuple[Stream, PendingCommand]] = deque()
@@ -266,8 +268,9 @@ class TurnLoop:
             self._wakeup.clear()
             batch, self._waiting = self._waiting, {}
             await self._process_or_answer(batch)
-            # A store that never suspends must not keep the rest of the process waiting.
-            await asyncio.sleep(0)
+            if not self._suspends:
+                # A store that never suspends must not keep the rest of the process waiting.
+                await asyncio.sleep(0)
             self._reserve_untaken()
 
     async def _statement_loop(self) -> None:

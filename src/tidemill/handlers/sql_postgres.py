@@ -23,7 +23,7 @@ from tidemill.handlers.contract import Fail
 from tidemill.handlers.sql import AnswerBuilder, Parameters
 from tidemill.handlers.sql_child import MISSING_HINT, SQL_HINT
 from tidemill.stores.optional import bound
-from tidemill.stores.postgres.transactional import RowByRow
+from tidemill.stores.postgres_cursor import RowByRow
 from tidemill.stores.statements import Dialect, is_copy, to_json, with_placeholders
 
 CONNECTIONS_MAX = 8

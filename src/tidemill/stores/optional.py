@@ -70,6 +70,13 @@ class TransactionalStatements(Protocol):
 
 
 @runtime_checkable
+class InServer(Protocol):
+    """A store in a server: each commit suspends its task until the server answers."""
+
+    in_server: bool
+
+
+@runtime_checkable
 class ProcessLiveness(Protocol):
     """A store that detects dead processes at once."""
 

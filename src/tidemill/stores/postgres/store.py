@@ -64,6 +64,8 @@ GATHERED_MAX = 64
 class PostgresStore:
     """A `Store` in a database. `clock` replaces the server's time in tests; who moves it calls `notify_all`."""
 
+    in_server = True
+
     def __init__(self, place: Place, *, clock: Callable[[], int] | None = None) -> None:
         self.place = place
         self._test_clock = clock

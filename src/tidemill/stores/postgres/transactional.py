@@ -13,14 +13,10 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 import msgspec
 import psycopg
 from psycopg import sql
-from psycopg.generators import fetch
-from psycopg.pq import ExecStatus
-from psycopg.rows import TupleRow
 from psycopg.types.numeric import IntDumper
 
 from tidemill.errors import Rejected
@@ -29,6 +25,7 @@ from tidemill.stores.optional import bound
 from tidemill.stores.postgres.database import SQL, Connection, Place, Readers
 from tidemill.stores.postgres.streams import Wave
 from tidemill.stores.postgres.writer import Head, Session
+from tidemill.stores.postgres_cursor import RowByRow
 from tidemill.stores.statements import (
     CONFLICT,
     NONDETERMINISTIC,
@@ -42,10 +39,6 @@ from tidemill.stores.statements import (
     tokens,
     with_placeholders,
 )
-
-if TYPE_CHECKING:
-    from psycopg.abc import PQGen
-    from psycopg.pq.abc import PGresult
 
 TIME_MAX_MS = 200
 """A statement holds locks that others may wait for."""
@@ -109,31 +102,6 @@ _CATALOGS = frozenset(
 )
 """What the checks themselves read, with their indexes."""
 OWN = "statement_tables"
-
-
-class RowByRow(psycopg.AsyncCursor[TupleRow]):
-    """Streams the answer of any statement, also an empty one, and records how many rows it changed."""
-
-    changed = 0
-
-    def _stream_fetchone_gen(self, first: bool) -> PQGen[PGresult | None]:
-        result: PGresult | None = yield from fetch(self._pgconn)
-        if result is None:
-            return None
-        if result.status == ExecStatus.SINGLE_TUPLE:
-            self.pgresult = result
-            self._tx.set_pgresult(result, set_loaders=first)
-            if first:
-                self._make_row = self._make_row_maker()
-            return result
-        if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK, ExecStatus.EMPTY_QUERY):
-            self._raise_for_result(result)
-        # The command status is `INSERT 0 3` or, without a change, `SELECT 3`.
-        if (result.command_status or b"").startswith((b"INSERT ", b"UPDATE ", b"DELETE ", b"MERGE ")):
-            self.changed = result.command_tuples or 0
-        while (yield from fetch(self._pgconn)):
-            pass
-        return None
 
 
 class Statements:

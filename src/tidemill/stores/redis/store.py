@@ -86,6 +86,8 @@ class _Part:
 class RedisStore:
     """A `Store` in a database. `clock` replaces the server's time in tests; who moves it calls `notify_all`."""
 
+    in_server = True
+
     def __init__(self, place: Place, *, clock: Callable[[], int] | None = None, read_only: bool = False) -> None:
         self.place, self._read_only = place, read_only
         self.id = ""
