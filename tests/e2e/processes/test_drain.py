@@ -257,4 +257,4 @@ def test_one_whose_tasks_a_handler_has_cancelled_says_so_and_ends(here: Here) ->
     place, mill = here
     worker = place.worker()
     start(mill, calls("sweep"))
-    assert worker.end() == main.BUG and b"a handler has cancelled the engine's own tasks" in worker.err
+    assert worker.end() == main.BUG and b"a handler cancelled the engine's own tasks" in worker.err
