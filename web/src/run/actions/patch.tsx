@@ -60,7 +60,7 @@ function PatchEditor({ model, request, onClose, first }: ActionProps & { first: 
   const [sure, setSure] = useState<string[]>([]);
   const command = useMemo(() => newCommandId(), []);
   const ended = model.run.status === "FAILED" || model.run.status === "CANCELLED";
-  const reopening = useRehearsal(model, { action: "retry" }, ended);
+  const reopening = useRehearsal(model, { action: "retry" }, ended && !busy);
   const unsure = ended ? (reopening.data?.unsure ?? []) : [];
   const same = text === base.text;
   const begin = useMemo(() => lineOf(first.text, request.node), [first, request.node]);
