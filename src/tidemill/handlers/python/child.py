@@ -40,7 +40,7 @@ from tidemill.handlers.contract import (
     truncate,
 )
 from tidemill.handlers.python import protocol
-from tidemill.handlers.python.functions import FunctionSignature, Ready, drain, imported, resolve_result
+from tidemill.handlers.python.functions import Function, FunctionSignature, Ready, drain, imported, resolve_result
 from tidemill.observability.capture import Decoded
 from tidemill.processes.supervisor import frame, read_frame, resident_mb
 from tidemill.security.secrets import SecretMissing, UnlistedSecrets
@@ -380,7 +380,7 @@ def _call_function(call: protocol.Call, worker: WorkerConnection, cancel: Cancel
     context = context_of(call, CallConnection(worker))
     try:
         function = imported(call.function)
-        target = FunctionSignature.of(function)
+        target = _signature_of(call.function, function)
         arguments = target.arguments(context.config, context)
         with cancel.delivered():
             result: Any = target.checked(function(**arguments))
@@ -393,6 +393,17 @@ def _call_function(call: protocol.Call, worker: WorkerConnection, cancel: Cancel
         return protocol.failed_of(fail)
     except SecretMissing as missing:
         return protocol.Failed(code="secret_missing", message=missing.message, hint=missing.hint)
+
+
+_signatures: dict[str, FunctionSignature] = {}
+
+
+def _signature_of(name: str, function: Function) -> FunctionSignature:
+    """The signature of a function; read once, unless another call has replaced the function."""
+    known = _signatures.get(name)
+    if known is None or known.function is not function:
+        known = _signatures[name] = FunctionSignature.of(function)
+    return known
 
 
 async def _in_loop(result: Any, cancel: CancelSignal) -> HandlerOutcome:
