@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from tidemill.expressions.limits import DIGITS_MAX
 from tidemill.kernel.document.problems import ProblemCollector, pointer
@@ -24,8 +24,10 @@ LEAVES = frozenset((bool, type(None)))
 """Types that need no check."""
 TOO_LONG = 10**4_300
 """The first integer that Python neither writes nor reads."""
-LONG = 10**400
+LONG, MINUS_LONG = 10**400, -(10**400)
 """Longer integers are counted: writing one takes a time that grows with the square of its digits."""
+
+SMALL = 16
 
 Trail = tuple["Trail | None", "str | int"]
 """The path to a value as linked steps; it becomes a pointer only for a problem."""
@@ -40,14 +42,8 @@ class _StopWalk(Exception):
     """Ends the walk: a Python object may contain itself."""
 
 
-class _Extent(NamedTuple):
-    """What is in a value, with repetition: containers, digits of long integers, characters; and how deep it is."""
-
-    containers: int
-    digits: int
-    text: int
-    depth: int
-
+_Extent = tuple[int, int, int, int]
+"""What is in a value, with repetition: containers, digits of long integers, characters; and how deep it is."""
 
 PLAIN = frozenset({type(None), bool, int, float, str})
 """Exact types: a subclass of str may be encoded differently or not at all."""
@@ -60,44 +56,51 @@ class _Walk:
         self.found = found
         self.left, self.digits_left, self.text_left = CONTAINERS_MAX, DIGITS_MAX, TEXT_MAX
         self._known: dict[int, _Extent] = {}
-        """By identity. A part that occurs again is counted, and not walked through: it may occur a billion times."""
+        """By identity. A part that occurs again is counted, and not walked through: it may occur a billion times. Small
+        lists and mappings of plain values are walked through again."""
 
     def visit(self, value: Json, trail: Trail | None, depth: int) -> int:
         """Check a value; return how deep it is nested."""
-        if not isinstance(value, dict | list):
+        if not isinstance(value, (dict, list)):
             self._leaf(value, trail)
             return 0
         known = self._known.get(id(value))
         if known is not None:
-            self._take(known.containers, depth + known.depth, trail)
-            self._take_digits(known.digits, trail)
-            self._take_text(known.text, trail)
-            return known.depth
+            containers, digits, text, levels = known
+            self._take(containers, depth + levels, trail)
+            self._take_digits(digits, trail)
+            self._take_text(text, trail)
+            return levels
         before, digits_before, text_before = self.left, self.digits_left, self.text_left
-        self._take(1, depth + 1, trail)
+        self.left = before - 1
+        if before < 1 or depth >= DEPTH_MAX:
+            self._take(0, depth + 1, trail)
         steps: Iterable[tuple[Any, Json]] = enumerate(value)
         if isinstance(value, dict):
             steps = value.items()
             for key in value:
-                if not isinstance(key, str) or (not key.isascii() and has_lone_surrogate(key)):
-                    named = f"the key {key!r:.60}" if isinstance(key, str) else f"a key of type {type(key).__name__}"
-                    message = f"{named} is not a string of characters"
-                    self._report("not_json", trail, message, "quote the key")
+                if type(key) is not str or not key.isascii():
+                    self._key(key, trail)
         deepest = text = 0
         for step, child in steps:
             kind = type(child)
-            if kind is int:
-                if not -LONG < child < LONG:
-                    self._leaf(child, (trail, step))
-            elif kind is str:
+            if kind is str:
                 text += len(child)
                 if not child.isascii():
                     self._leaf(child, (trail, step))
+            elif kind is int:
+                if not MINUS_LONG < child < LONG:
+                    self._leaf(child, (trail, step))
             elif kind not in LEAVES:
-                deepest = max(deepest, self.visit(child, (trail, step), depth + 1))
-        self._take_text(text, trail)
-        digits, below = digits_before - self.digits_left, text_before - self.text_left
-        self._known[id(value)] = _Extent(before - self.left, digits, below, deepest + 1)
+                levels = self.visit(child, (trail, step), depth + 1)
+                if levels > deepest:
+                    deepest = levels
+        self.text_left -= text
+        if self.text_left < 0:
+            self._take_text(0, trail)
+        if deepest or len(value) > SMALL:
+            digits, below = digits_before - self.digits_left, text_before - self.text_left
+            self._known[id(value)] = before - self.left, digits, below, deepest + 1
         return deepest + 1
 
     def _take(self, containers: int, depth: int, trail: Trail | None) -> None:
@@ -122,6 +125,11 @@ class _Walk:
             message = f"its strings have more than {TEXT_MAX} characters together"
             self._report("document_too_large", trail, message, "pass large values as inputs or blobs")
             raise _StopWalk
+
+    def _key(self, key: Any, trail: Trail | None) -> None:
+        if not isinstance(key, str) or has_lone_surrogate(key):
+            named = f"the key {key!r:.60}" if isinstance(key, str) else f"a key of type {type(key).__name__}"
+            self._report("not_json", trail, f"{named} is not a string of characters", "quote the key")
 
     def _leaf(self, value: Json, trail: Trail | None) -> None:
         if type(value) not in PLAIN:
