@@ -12,7 +12,9 @@ new tenant writes it, and so does `reindex`, with the names of the streams whose
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -48,16 +50,26 @@ def references_in(event: AnyEvent) -> Iterator[str]:
 def committed_references(stream: Stream, events: Sequence[AnyEvent], records: Sequence[bytes]) -> tuple[Row, ...]:
     """The rows for events that are about to be committed, with their records; most refer to nothing."""
     # Every commit does this: few records hold what all references do.
-    written = b"".join(records)
-    if b"$" not in written and DIGEST_PREFIX not in written:
+    written, first = b"".join(records), events[0]
+    # The digest of a new run's graph is a reference of the version.
+    known = type(first) is RunCreated and first.forked_from is None and first.digest.startswith(DIGEST_PREFIX.decode())
+    if b"$" not in written and written.count(DIGEST_PREFIX) <= known:
         return ()
-    found = [
-        digest
-        for event, record in zip(events, records, strict=True)
-        if b"$" in record or DIGEST_PREFIX in record
-        for digest in references_in(event)
-    ]
+    found = [digest for number in _marked(records, written) for digest in references_in(events[number])]
     return reference_rows(stream, found) if found else ()
+
+
+def _marked(records: Sequence[bytes], written: bytes) -> list[int]:
+    """The numbers of the records that may hold a reference; `written` is all of them together."""
+    ends = list(accumulate(map(len, records)))
+    found: set[int] = set()
+    for mark in (b"$", DIGEST_PREFIX):
+        at = written.find(mark)
+        while at >= 0:
+            number = bisect_right(ends, at)
+            found.add(number)
+            at = written.find(mark, ends[number])
+    return sorted(found)
 
 
 def version_references(version: Version) -> tuple[str, ...]:

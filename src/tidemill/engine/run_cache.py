@@ -82,14 +82,19 @@ class RunCache:
     def get(self, stream: Stream) -> CachedRun | None:
         return self._entries.get(stream)
 
-    def forget_unseen(self) -> None:
-        """Drop runs that were not used for long; called before a batch of work begins."""
+    def forget_unseen(self) -> int:
+        """Drop runs that were not used for long, before a batch of work begins; returns the time.
+
+        The time is that of the store's clock: timers are judged by it, so they are set by it too. A worker's own clock
+        may be wrong by a day.
+        """
         now_ms = self._now_ms = self._store.now_ms()
         while self._entries:
             stream, entry = next(iter(self._entries.items()))
             if abs(now_ms - entry.seen_ms) <= KNOWN_FOR_MS:
-                return
+                break
             del self._entries[stream]
+        return now_ms
 
     def forget(self, stream: Stream) -> None:
         """Reload a run from the store on next use."""

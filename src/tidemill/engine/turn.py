@@ -363,13 +363,13 @@ class TurnLoop:
                 for stream, commands in batch.items():
                     await self._process_batch({stream: commands}, (stream,))
                 return
-            answers = iter(results)
+            answers, logs_outcomes = iter(results), OUTCOME_LOG.isEnabledFor(logging.INFO)
             batch = {}
             lost: dict[Stream, None] = {}
             for plan in plans:
                 result = Committed(version=plan.entry.state.seq) if plan.commit is None else next(answers)
                 if isinstance(result, Committed):
-                    self._on_committed(plan, result)
+                    self._on_committed(plan, result, logs_outcomes=logs_outcomes)
                 else:
                     if self.metrics is not None and isinstance(result, LeasesLost):
                         self.metrics.metrics.fenced(len(result.keys), "commit")
@@ -391,7 +391,7 @@ class TurnLoop:
     ) -> list[PlannedCommit]:
         load = dict.fromkeys(unsure)
         self._reserve_untaken()
-        self._runs.forget_unseen()
+        now_ms = self._runs.forget_unseen()
         # Looked up once: the cache may drop a run while others are loaded, and that does not mean that it is unknown.
         known = {stream: self._runs.get(stream) for stream in batch}
         for stream, commands in batch.items():
@@ -403,8 +403,8 @@ class TurnLoop:
             if stream in loaded:
                 # A commit with unknown outcome may not have written the row.
                 loaded[stream].indexed_facts = None
-        # Timers are judged by the store's clock, so they are set by it too: a worker's own may be wrong by a day.
-        now_ms = self._store.now_ms()
+        if load:
+            now_ms = self._store.now_ms()
         plans: list[PlannedCommit] = []
         for stream, commands in batch.items():
             entry = loaded.get(stream) if stream in load else known[stream]
@@ -480,8 +480,9 @@ class TurnLoop:
         return plan
 
     def _reserve_untaken(self) -> None:
-        if self.handover_target is not None:
-            self.handover_target.handover.reserve(sum(self._handing_over.values()))
+        worker = self.handover_target
+        if worker is not None and (self._handing_over or worker.handover.reserved):
+            worker.handover.reserve(sum(self._handing_over.values()))
 
     def _snapshot(self, entry: CachedRun) -> Snapshot | None:
         """The state before this commit, once folding the tail costs more than storing it."""
@@ -517,7 +518,7 @@ class TurnLoop:
         terms = (*entry.terms, *waiting_terms(waits)) if waits else entry.terms
         return (run_row(plan.stream, after, terms, waiting_for=waits), *others)
 
-    def _on_committed(self, plan: PlannedCommit, result: Committed) -> None:
+    def _on_committed(self, plan: PlannedCommit, result: Committed, *, logs_outcomes: bool) -> None:
         """Update the cached state, answer the commands, hand over jobs."""
         entry, decision, commit = plan.entry, plan.decision, plan.commit
         try:
@@ -532,7 +533,7 @@ class TurnLoop:
                 entry.apply_committed(decision, commit.expected, flows)
                 self.commits += 1
                 self.gathered += len(plan.commands) - 1
-                if OUTCOME_LOG.isEnabledFor(logging.INFO):
+                if logs_outcomes:
                     log_outcomes(plan.stream.key, decision.after.workflow, decision.events)
                 if self.metrics is not None:
                     self.metrics.committed(decision.events)

@@ -151,15 +151,17 @@ def run_rewound(state: State, event: events.RunRewound) -> None:
         visit.edges = {known: taken for known, taken in items_merged(visit.edges).items() if known != source}
         visit.dead -= 1
     for reopened in event.nodes:
-        lapse_all(state, state.peek(reopened.node))
-        state.cells[reopened.node] = _next_visit(state, reopened, reset, event)
+        old = state.peek(reopened.node)
+        lapse_all(state, old)
+        state.cells[reopened.node] = _next_visit(state, old, reopened, reset, event)
     state.counter, state.rendering = event.counter, False
     state.emitted += event.emitted
 
 
-def _next_visit(state: State, reopened: events.Reopened, reset: set[str], event: events.RunRewound) -> Visit:
+def _next_visit(
+    state: State, old: Visit, reopened: events.Reopened, reset: set[str], event: events.RunRewound
+) -> Visit:
     """A node's next visit; edges from nodes that are not reset stay decided, only the target keeps a start token."""
-    old = state.peek(reopened.node)
     own = old.has_start_token and reopened.node == event.node
     state.items -= 0 if old.map is None else old.map.next
     edges = {source: taken for source, taken in items_merged(old.edges).items() if source not in reset}

@@ -49,7 +49,6 @@ from tidemill.engine.attempts.results import (
     asked_for,
     child_id,
     stored_value,
-    transactional,
 )
 from tidemill.engine.attempts.runtime import BLOCKED_MS, AttemptRuntime, AttemptSuperseded
 from tidemill.engine.attempts.streaming import AttemptOutput
@@ -358,7 +357,8 @@ class Attempt:
     async def _ended(self, ended: HandlerOutcome | BaseException) -> Result:
         match ended:
             case Done(value, chosen, statement):
-                self.statement = transactional(statement, self._disclosed.values_seen)
+                if statement is not None:
+                    self.statement = TransactionalStatement(statement, tuple(self._disclosed.values_seen.values()))
                 try:
                     text = encode_text(value)
                     if len(text) > CHECKED_HERE_MAX:

@@ -29,7 +29,6 @@ from tidemill.engine.attempts.results import (
     TransactionalStatement,
     as_payload,
     stored_value,
-    transactional,
 )
 from tidemill.engine.attempts.runtime import AttemptRuntime
 from tidemill.engine.attempts.streaming import AttemptOutput
@@ -157,7 +156,8 @@ class CompensationAttempt:
             case TimedOut():
                 return self._result(timed_out(self._compensator.timeout_ms or 0))
             case Done(value=value, statement=statement):
-                self.statement = transactional(statement, self._disclosed.values_seen)
+                if statement is not None:
+                    self.statement = TransactionalStatement(statement, tuple(self._disclosed.values_seen.values()))
                 return await self._returned(value)
             case BaseException():
                 return await self._failed(ended)

@@ -210,10 +210,6 @@ class TransactionalStatement:
         return masked(Failed(error=Error("sql_failed", refused.message, hint=HINT)), Mask(self._secrets))
 
 
-def transactional(statement: Statement | None, secrets: Mapping[str, str]) -> TransactionalStatement | None:
-    return None if statement is None else TransactionalStatement(statement, tuple(secrets.values()))
-
-
 async def as_payload(blobs: Blobs, tenant: str, text: bytes) -> Payload:
     """The text itself, or the reference to a blob if it is long."""
     return text if len(text) <= INLINE_BYTES_MAX else BlobRef(await blobs.put(tenant, text), len(text))

@@ -7,6 +7,7 @@ edges only, never at the statuses of nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -156,19 +157,21 @@ def in_flight(visit: Visit) -> bool:
 
 def descendants(flow: Workflow, node: str) -> set[str]:
     """Nodes reachable over any edge, loop-backs excluded."""
-    return _reached(node, lambda name: flow.by_id[name].outbound)
+    return _reached(flow, node, _OUTBOUND)
 
 
 def ancestors(flow: Workflow, node: str) -> set[str]:
     """Nodes from which a node is reachable over any edge, loop-backs excluded."""
-    return _reached(node, lambda name: flow.by_id[name].inbound)
+    return _reached(flow, node, _INBOUND)
 
 
-def _reached(node: str, edges: Callable[[str], Iterable[str]]) -> set[str]:
-    seen: set[str] = set()
-    pending = [node]
+_OUTBOUND, _INBOUND = attrgetter("outbound"), attrgetter("inbound")
+
+
+def _reached(flow: Workflow, node: str, edges: Callable[[Node], Iterable[str]]) -> set[str]:
+    nodes, seen, pending = flow.by_id, set[str](), [node]
     while pending:
-        for name in edges(pending.pop()):
+        for name in edges(nodes[pending.pop()]):
             if name not in seen:
                 seen.add(name)
                 pending.append(name)
