@@ -47,6 +47,7 @@ def encoded(name: str) -> bytes:
     return name.encode().replace(b"\0", b"\0\xff") + b"\0\0"
 
 
+@lru_cache(maxsize=4_096)
 def encoded_stream(stream: Stream) -> bytes:
     return encoded(stream.kind) + encoded(stream.tenant) + encoded(stream.key)
 

@@ -17,6 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from secrets import token_hex
 
 from msgspec.structs import replace
@@ -65,14 +66,8 @@ class _Part:
         self.partition = partition
         self.writing, self.claiming = Session(partition), Session(partition)
 
-        async def apply(calls: list[list[Commit]]) -> list[list[CommitResult]]:
-            return await store._apply(self, calls)
-
-        async def read(asked: list[Asked]) -> list[Tail]:
-            return await load(partition, store.id, asked)
-
-        self.commits = GatheredCalls(apply)
-        self.loads = GatheredCalls(read, at_once=2)
+        self.commits = GatheredCalls(partial(store._apply, self))
+        self.loads = GatheredCalls(partial(load, partition, store.id), at_once=2)
 
     async def close(self) -> None:
         await self.commits.close()
@@ -190,7 +185,7 @@ class RedisStore:
             if commit.statements:
                 return [await self._commit_or_refuse(each) for each in commits]
         if len(parts) == 1:
-            return await parts[0].commits.submit(list(commits))
+            return await parts[0].commits.submit(commits)
         return await self._commit_in_parts(commits)
 
     async def _commit_or_refuse(self, commit: Commit) -> CommitResult:
@@ -226,7 +221,7 @@ class RedisStore:
         home = Stream(tenant, row.kind, row.key)
         await self._part(tenant, row.key).commits.submit([Commit(home, None, rows=(row,))])
 
-    async def _apply(self, part: _Part, calls: list[list[Commit]]) -> list[list[CommitResult]]:
+    async def _apply(self, part: _Part, calls: list[Sequence[Commit]]) -> list[list[CommitResult]]:
         """Apply the commits gathered for a partition in one call, and notify waiting tasks."""
         commits = calls[0] if len(calls) == 1 else [commit for call in calls for commit in call]
         applied = Applied(part.partition, commits)
@@ -244,18 +239,17 @@ class RedisStore:
 
     def _committed(self, commits: Sequence[Commit], results: Sequence[CommitResult], freed: bool) -> None:
         """Notify waiting tasks of this process; the script has notified other processes."""
-        topics: set[Hashable] = {CAPS} if freed else set()
+        topics: list[Hashable] = [CAPS] if freed else []
         for commit, result in zip(commits, results, strict=True):
             if not isinstance(result, Committed):
                 continue
             if commit.records:
-                topics.add(commit.stream)
+                topics.append(commit.stream)
                 self._followers.committed(commit.stream, result.version - len(commit.records) + 1, commit.records)
             if len(result.kept) < len(commit.jobs):
-                topics.add(EVERY_QUEUE)
-                topics.update(job.queue for job in commit.jobs)
-        if topics:
-            self._notify(topics)
+                topics.append(EVERY_QUEUE)
+                topics += {job.queue for job in commit.jobs}
+        self._notify(topics)
 
     def _notify(self, topics: Iterable[Hashable]) -> None:
         with self._waiters_lock:

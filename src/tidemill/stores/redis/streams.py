@@ -74,19 +74,21 @@ class Applied:
         return Call(script("hop"), keys, head, (*given, *commit.records))
 
     async def send(self, session: Session, head: Head) -> list[CommitResult]:
+        hop = self._hop(head)
+        if hop is not None:
+            reply = await session.call(hop, lambda: self._settlement(head), lambda: self._call(head))
+        else:
+            reply = await session.call(self._call(head), lambda: self._settlement(head))
+        return self._results(reply)
+
+    def _settlement(self, head: Head) -> Settlement:
         async def undo(reply: list[int]) -> None:
             """Return the leases: the caller learned only that the outcome is unknown."""
             if len(reply) > 2:
                 kept = [lease for each in self._results(reply) if isinstance(each, Committed) for lease in each.kept]
                 await release(self._partition, head, kept, 0)
 
-        def settlement() -> Settlement:
-            return Settlement(_nothing(self._partition, head), undo)
-
-        hop = self._hop(head)
-        if hop is not None:
-            return self._results(await session.call(hop, settlement, lambda: self._call(head)))
-        return self._results(await session.call(self._call(head), settlement))
+        return Settlement(_nothing(self._partition, head), undo)
 
     def _results(self, reply: list[int]) -> list[CommitResult]:
         self.now_ms, self.freed = reply[0], bool(reply[1])
@@ -96,12 +98,9 @@ class Applied:
             code, version, count = reply[at : at + 3]
             at += 3
             if code == 0:
-                if not count:
-                    results.append(Committed(version=version))
-                    continue
-                kept = reply[at : at + 2 * count]
+                kept = tuple([self._kept(commit, *reply[n : n + 2]) for n in range(at, at + 2 * count, 2)])
                 at += 2 * count
-                results.append(Committed(version=version, kept=self._kept(commit, kept)))
+                results.append(Committed(version=version, kept=kept))
             elif code == 1:
                 leases = commit.acks + commit.holds
                 lost = dict.fromkeys(leases[number - 1][0] for number in reply[at : at + count])
@@ -111,14 +110,10 @@ class Applied:
                 results.append(VersionConflict(version=version))
         return results
 
-    def _kept(self, commit: Commit, kept: list[int]) -> tuple[Lease, ...]:
-        leases = []
-        for number, token in zip(kept[::2], kept[1::2], strict=True):
-            job = commit.jobs[number - 1]
-            until = self.now_ms + commit.keep_lease_ms
-            ready = max(self.now_ms, job.ready_at_ms)
-            leases.append(Lease(commit.stream, job.key, token, job.body, job.queue, job.priority, until, 0, ready))
-        return tuple(leases)
+    def _kept(self, commit: Commit, number: int, token: int) -> Lease:
+        job, now_ms = commit.jobs[number - 1], self.now_ms
+        until, ready = now_ms + commit.keep_lease_ms, max(now_ms, job.ready_at_ms)
+        return Lease(commit.stream, job.key, token, job.body, job.queue, job.priority, until, 0, ready)
 
 
 def _nothing(partition: Partition, head: Head) -> Call:
