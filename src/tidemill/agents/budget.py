@@ -41,7 +41,7 @@ class NodeBudget(msgspec.Struct, frozen=True, kw_only=True):
     identical_calls: int = 3
     """The same call of a tool is made this often in a row."""
     warn_at: float = 0.8
-    """The share from which on the model is told to finish."""
+    """The share from which on the agent asks the model to finish."""
     degrade: bool = False
     """From then on the first of the `fallbacks` is asked."""
     on_exceeded: Literal["fail", "finish"] = "fail"
@@ -70,7 +70,7 @@ class NodeBudget(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     def warning(self, conversation: Conversation, seconds: float) -> str:
-        """What the model is told once when most of the budget is used; empty before."""
+        """The message to the model, once, when most of the budget is used; empty before."""
         near = [
             f"{_number(used)} of {_number(limit)} {name}"
             for name, (used, limit) in self.used(conversation, seconds).items()

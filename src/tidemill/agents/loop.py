@@ -1,10 +1,10 @@
 """The loop of an agent: ask the model, call the tools it asks for, until it answers. Durable after every call.
 
-Every reply and every result is a record of the visit before the loop goes on, so an attempt after a crash begins behind
+Every reply and every result is a record of the visit before the loop continues, so an attempt after a crash begins behind
 the last record and asks no model again for what is in the log. Before a call of the model an amount of the budgets is
 set aside, mostly in the commit of the record before it. A call that was lost with its worker counts as spent, and is
 announced again before it is made again. A tool that must not be called twice is announced before its call; without a
-result in the log its outcome is unknown, and the model is told so.
+result in the log its outcome is unknown, and the loop tells the model so.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CALLS_MAX = 256
 TOGETHER_MAX = 16
 """Calls that only read, at the same time."""
 REPAIRS_MAX = 2
-"""How often the model is told what is wrong with its answer."""
+"""How often the loop tells the model what is wrong with its answer."""
 LISTED_MAX = 200
 """Calls of tools that the result lists."""
 AGAIN: Record = {"t": "again"}
@@ -241,7 +241,7 @@ class AgentLoop:
             record = {"t": "note", "why": "budget", "text": warning} if warning else AGAIN
             await self._add(record, asks=True)
         if self._paused:
-            # The timer of a paused run is due when the run goes on; the attempt then begins behind the last record.
+            # The timer of a paused run is due when the run continues; the attempt then begins behind the last record.
             return Wait("timer", for_ms=PAUSED_MS, resume=True)
         if self._reserved is None:
             return await self._stop(self._refused or self._why_stop() or _out_of_time(self._seconds))

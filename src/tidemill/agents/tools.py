@@ -113,7 +113,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True):
-    """The call goes on after a wait. The loop records `state`, ends the attempt with `wait`, and calls `resume`."""
+    """The call continues after a wait. The loop records `state`, ends the attempt with `wait`, and calls `resume`."""
 
     wait: Wait
     state: Any = None

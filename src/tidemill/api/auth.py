@@ -338,7 +338,7 @@ class Router(APIRouter):
         def add(endpoint: EndpointT) -> EndpointT:
             endpoint.__dict__["declared"] = declared
             summary, _, more = inspect.cleandoc(endpoint.__doc__ or "").partition("\n\n")
-            # FastAPI describes an operation by this unless it is told otherwise.
+            # By default FastAPI describes an operation by this.
             endpoint.__doc__ = " ".join(more.split())
             first, *rest = endpoint.__name__.split("_")
             self.add_api_route(

@@ -495,7 +495,7 @@ def open(  # noqa: A001 - it is called like `tidemill.open`
     begin: datetime = BEGIN,
     settings: Settings | None = None,
 ) -> SimulatedMill:
-    """Open an engine in memory whose clock stands still until the test moves it or waits for a result.
+    """Open an engine in memory whose clock stops until the test moves it or waits for a result.
 
     `functions` and `handlers` are those of `tidemill.open`, and are called. `fakes` are what nodes return instead, by
     node or node type: a value, a function, an exception or `in_turn(...)`. Other nodes that touch the world (`http`,

@@ -76,7 +76,7 @@ async def bounded(
         handler.add_done_callback(lambda _: _close(pending))
         if stop.args != (LEASE_LOST,):
             raise
-        # A handler that goes on keeps its slot.
+        # A handler that continues keeps its slot.
         await asyncio.wait({handler}, timeout=LOST_AFTER_MS / 1000)
         if not handler.done() or handler.cancelled() or isinstance(handler.result(), BaseException):
             raise

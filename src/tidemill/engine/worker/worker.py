@@ -164,7 +164,7 @@ class Worker:
         self._thread: LeaseRenewalThread | None = None
         self._starts = StartRecorder(ambient, turns, self._log, self._held_jobs.values)
         self.listener: Callable[[AttemptReport], None] | None = None
-        """Is told how every attempt ended, once that is committed."""
+        """Called with how every attempt ended, once that is committed."""
         self.finished = 0
         self.returned = 0
         """Jobs that the last drain released: cancelled ones, and those whose results could not be stored."""

@@ -137,7 +137,7 @@ def _corrected(question: Question, reply: Reply, problems: list[str]) -> Questio
 
 
 def correction_of(problems: list[str]) -> str:
-    """What a model is told about an answer that does not match its schema."""
+    """The message to a model about an answer that does not match its schema."""
     wrong = "\n".join(f"- {problem}" for problem in problems)
     return f"This does not match the JSON Schema:\n{wrong}\nAnswer again, with the corrected JSON and nothing else."
 

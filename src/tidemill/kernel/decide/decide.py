@@ -213,7 +213,7 @@ def resume_run(builder: DecisionBuilder, resume: commands.Resume) -> None:
 
 
 def cancel(builder: DecisionBuilder, cancel: commands.Cancel) -> None:
-    """End the run, or stop its rollback. A child that a later attempt of its parent requested goes on."""
+    """End the run, or stop its rollback. A child that a later attempt of its parent requested continues."""
     if cancel.attempt and served(items_merged(builder.state.commands)) > cancel.attempt:
         return
     if builder.state.live:

@@ -297,7 +297,7 @@ def _bad_route(node: Node, command: Override) -> Problem | None:
 
 
 def override(builder: DecisionBuilder, command: Override) -> None:
-    """Settle a visit or item with the operator's value; an ended run goes on."""
+    """Settle a visit or item with the operator's value; an ended run continues."""
     node = builder.flow.by_id[command.node]
     reopened = [] if builder.state.live else reopen(builder, command.reason, (command.node,))
     leave_wait(builder, node, command.index, close=True)

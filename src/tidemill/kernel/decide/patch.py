@@ -171,7 +171,7 @@ def _joined(state: State, visit: Visit) -> bool:
 
 
 def _reopens(state: State, visit: Visit) -> bool:
-    """Whether an ended visit starts again when the run goes on."""
+    """Whether an ended visit starts again when the run continues."""
     return not state.live and visit.status in ("FAILED", "CANCELLED") and not visit.tolerated
 
 

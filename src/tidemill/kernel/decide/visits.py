@@ -337,7 +337,7 @@ class Balance(msgspec.Struct, frozen=True, gc=False):
 
 
 def balance(builder: DecisionBuilder, node: Node, visit: Visit, taken: tuple[str, ...] | None) -> Balance:
-    """Compute edges and tokens of an ending visit. `taken` None: its loop goes on, with one token and no edges."""
+    """Compute edges and tokens of an ending visit. `taken` None: its loop continues, with one token and no edges."""
     state = builder.state
     if taken is None:
         return Balance((), (), (), 1, visit.tokens, state.counter + 1 - visit.tokens, False)
