@@ -1,6 +1,6 @@
 """The loop of an agent: ask the model, call the tools it asks for, until it answers. Durable after every call.
 
-Every reply and every result is a record of the visit before the loop continues, so an attempt after a crash begins behind
+Every reply and every result is a record of the visit before the loop continues: an attempt after a crash begins behind
 the last record and asks no model again for what is in the log. Before a call of the model an amount of the budgets is
 set aside, mostly in the commit of the record before it. A call that was lost with its worker counts as spent, and is
 announced again before it is made again. A tool that must not be called twice is announced before its call; without a
