@@ -18,7 +18,7 @@ from tests.fixtures import canaries
 from tests.fixtures.canaries import CANARIES
 from tests.fixtures.grants import enable_sql, give_secrets, grant_secrets
 from tests.fixtures.kernel.authoring import document, node
-from tidemill.engine.attempts.results import transactional
+from tidemill.engine.attempts.results import TransactionalStatement
 from tidemill.engine.pending_commands import PendingCommand, still_valid
 from tidemill.errors import Rejected
 from tidemill.handlers.contract import Fail, ending, truncate
@@ -236,7 +236,7 @@ def test_a_database_quotes_no_secret_when_it_refuses_a_statement_at_last() -> No
     secret = CANARIES["CANARY_0"]
     statement = Statement(text="SELECT json_extract('{}', ?)", parameters=f'["{secret}"]'.encode())
     command = Result(node="n", visit=1, index=-1, token=1, outcome=Done(output=b"1", size=1))
-    bears = transactional(statement, {"CANARY_0": secret})
+    bears = TransactionalStatement(statement, (secret,))
     refused = StatementRefused(statement=statement, message=f"bad JSON path: '{secret}'")
     (ask,) = still_valid([PendingCommand(command, lambda ask, answer: None, statement=bears)], refused)
     assert isinstance(ask.command, Result) and isinstance(ask.command.outcome, Failed)
