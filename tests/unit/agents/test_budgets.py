@@ -481,6 +481,23 @@ async def test_what_a_node_that_asks_once_spends_counts_for_the_run(mill: Cluste
 
 
 @simulated
+async def test_what_a_compensator_spends_counts_for_the_run_and_the_day(mill: Cluster) -> None:
+    worker = await with_model(mill, Chain(one=CUT))
+    worker.engine.agents.accounts = AgentAccounts(mill.store, Budget(100, None, None))
+    config = asking("llm", model="one", prices=PRICES, max_tokens=1_000)["config"]
+    fallbacks = [{"provider": "other", "model": "two", "prices": PRICES}]
+    undo = {"type": "llm", "config": config | {"fallbacks": fallbacks}}
+    flow = document(node("a", type="value", compensator=undo), node("b", "a", type="fail", config={"kind": "boom"}))
+    run = await worker.run(flow | {"on_failure": {"compensate": "automatic"}})
+    await asyncio.sleep(60)
+    spent = (await mill.state(run.run_id)).spent
+    assert spent.calls == 2 and spent.tokens > 1_000 and spent.micros > 0
+    assert await worker.engine.agents.accounts.spent_today(TENANT) == spent
+    (row,) = (await worker.engine.usage.find()).rows
+    assert (row.model_calls, row.model_tokens) == (2, spent.tokens)
+
+
+@simulated
 async def test_repairs_and_failed_calls_of_a_node_that_asks_once_count(mill: Cluster) -> None:
     model = Chain(one=BUSY, two=CUT)
     worker = await with_model(mill, model)

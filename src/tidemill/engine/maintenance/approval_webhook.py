@@ -41,7 +41,7 @@ FAILURES_MAX = 3
 """A sweep ends after this many failures in a row: the service does not answer."""
 TIMEOUT_MS = 10_000
 REQUESTED, DELEGATED = "requested", "delegated"
-"""Messages that ask somebody; each delegation of an approval has a number behind the word."""
+"""Messages that ask for a decision; each delegation of an approval has a number behind the word."""
 
 
 class ApprovalWebhook:
@@ -160,7 +160,7 @@ def _messages(row: ApprovalRow) -> list[str]:
 
 
 def _is_open(what: str | None) -> bool:
-    """Whether a message asks somebody, so that others may follow."""
+    """Whether a message asks for a decision, so that others may follow."""
     return what is not None and what.startswith((REQUESTED, DELEGATED))
 
 
