@@ -7,6 +7,7 @@ import inspect
 import io
 import logging
 import re
+import sqlite3
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tests.fixtures.servers.tcp_proxy import Fault, proxied
 from tidemill.api.auth import Access
 from tidemill.async_client import AsyncTidemill
+from tidemill.blobs.contract import BlobDamaged
 from tidemill.engine.views import plain
 from tidemill.errors import Rejected, Unavailable
 from tidemill.remote import requests, runs
@@ -625,3 +627,16 @@ async def test_result_and_follow_survive_a_restart_of_the_server(tmp_path: Path)
     assert [event["seq"] for event in seen] == list(range(1, len(seen) + 1))
     assert seen[-1]["type"] == "RunCompleted"
     await remote.close()
+
+
+async def test_the_end_of_a_blob_is_sent_without_its_beginning_and_a_saved_blob_is_verified(tmp_path: Path) -> None:
+    body = bytes(range(250)) * 12_000
+    async with api_server(sqlite_url(tmp_path)) as server, tidemill.aconnect(server.url) as remote:
+        digest = (await remote.put_blob(body))["$blob"]
+        with sqlite3.connect(tmp_path / "store.db") as beside:
+            beside.execute("UPDATE blob_pieces SET body = zeroblob(length(body)) WHERE number = 0")
+        beside.close()
+        part = await server.http.get(f"/blobs/{digest}", headers={"Range": "bytes=-3"})
+        assert (part.status_code, part.content) == (206, body[-3:])
+        with pytest.raises(BlobDamaged):
+            await remote.save_blob(digest, io.BytesIO())
