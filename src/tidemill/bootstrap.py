@@ -216,10 +216,13 @@ def _approval_webhook(store: Store, settings: Settings) -> ApprovalWebhook | Non
 
 
 def _process_facts(name: str, unique: str, *, work: bool) -> dict[str, Any]:
-    """What a worker says of its process."""
+    """What a worker says of its process.
+
+    Every tenant reads its name in events and in `why`: the host and the pid are in it only if the operator gives none.
+    """
     host, pid, image = socket.gethostname(), os.getpid(), os.environ.get(IMAGE_VARIABLE, "")
     version = __version__ if work else ""
-    return {"name": f"{name or host}/{pid}/{unique}", "host": host, "pid": pid, "version": version, "image": image}
+    return {"name": f"{name or f'{host}/{pid}'}/{unique}", "host": host, "pid": pid, "version": version, "image": image}
 
 
 def _retention_of(url: str, days: float | None) -> float | None:

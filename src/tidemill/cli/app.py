@@ -275,7 +275,9 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
     default=15.0,
     about="Seconds without a heartbeat before other workers take over its jobs.",
 )
-@options.option("--name", metavar="NAME", default="", about="The worker's name. Default: the host name.")
+@options.option(
+    "--name", metavar="NAME", default="", about="The worker's name, which every tenant sees. Default: host and pid."
+)
 @options.option(
     "--metrics", metavar="HOST:PORT", about="Serve Prometheus metrics here; :9100 listens on this machine only."
 )

@@ -59,6 +59,8 @@ from tidemill.cli.main import main
 sys.exit(main())
 """
 RESTART_SECONDS = 1.0
+WORKER_NAME = "server"
+"""The name of workers of a server: every tenant sees it, and it says nothing of the machine."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 KILL_SECONDS = 5.0
 """How long a worker process may take to end beyond its grace period."""
@@ -206,6 +208,7 @@ def _engine(options: ServeOptions, settings: Settings) -> Engine:
         functions=functions,
         handlers=app.handlers,
         work=options.workers is None,
+        name=WORKER_NAME,
         concurrency=options.concurrency,
         standing=True,
         archive=options.archive,
@@ -383,7 +386,7 @@ def _say_ready(server: uvicorn.Server, options: ServeOptions) -> None:
 
 def worker_arguments(options: ServeOptions) -> list[str]:
     """The command of a worker that does what the one inside of a server would do."""
-    arguments = ["worker", "--concurrency", str(options.concurrency)]
+    arguments = ["worker", "--name", WORKER_NAME, "--concurrency", str(options.concurrency)]
     arguments += ["--grace", f"{options.grace_s:g}", "--log-level", options.log_level]
     arguments += ["--log-format", options.log_format]
     for app in options.apps:
