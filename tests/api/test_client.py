@@ -522,6 +522,28 @@ async def test_a_page_may_be_longer_than_a_server_answers_at_once(
         assert (await remote.bulk("cancel", "workflow:double", limit=5)).done == 5
 
 
+async def test_an_action_on_more_runs_than_one_request_takes_is_that_of_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "RUNS_MAX", 3)
+    async with api_server(sqlite_url(tmp_path), work=False) as server, tidemill.aconnect(server.url) as remote:
+        await remote.publish(DOUBLE)
+        run_ids = await remote.start_many("double", [{"n": n} for n in range(8)])
+        query, local = "workflow:double", server.engine
+        for limit in (2, 3, 4, 7, 8, 5_000):
+            given: dict[str, Any] = {"limit": limit, "dry_run": True}
+            assert await remote.bulk("cancel", query, **given) == await local.bulk("cancel", query, **given)
+            named = [*run_ids, run_ids[0], "unknown"]
+            mine, theirs = [await each.bulk("pause", run_ids=named, **given) for each in (remote, local)]
+            assert mine == theirs
+        assert (await remote.bulk("cancel", "workflow:none", limit=5_000)).runs == ()
+        for each in (remote, local):
+            with pytest.raises(Rejected):
+                await each.bulk("cancel", query, limit=0)
+        outcome = await remote.bulk("cancel", query, limit=5_000)
+        assert (outcome.done, outcome.more) == (8, False)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_what_is_cut_off_happens_once(tmp_path: Path, fault: Fault) -> None:
     async with (
