@@ -39,6 +39,7 @@ from tidemill.observability.metrics import read_address
 from tidemill.remote.remote_engine import RemoteEngine, remote_engine
 from tidemill.security.grants import ImportGrants
 from tidemill.security.identity import JwtVerifier, Sessions
+from tidemill.security.roles import check_roles_of_key, permissions_of
 from tidemill.settings import Settings, read_settings
 from tidemill.storage_urls import require_store_exists, without_password
 
@@ -132,7 +133,9 @@ def _require_extra() -> None:
         raise rejected("extra_missing", message, hint="pip install 'tidemill[server]'") from None
 
 
-def serve_mcp(session: StoreSession, *, read_only: bool, workflows: tuple[str, ...], http: str | None = None) -> int:
+def serve_mcp(
+    session: StoreSession, *, read_only: bool, roles: tuple[str, ...], workflows: tuple[str, ...], http: str | None
+) -> int:
     """`tidemill mcp`: the tools of an MCP server over a store, or over a server with its key."""
     try:
         try:
@@ -142,7 +145,7 @@ def serve_mcp(session: StoreSession, *, read_only: bool, workflows: tuple[str, .
             raise rejected("extra_missing", message, hint="pip install 'tidemill[mcp]'") from None
         if not is_server(session.store):
             require_store_exists(session.store)
-        offer = Offer(read_only, workflows)
+        offer = Offer(read_only, workflows, permissions_of(check_roles_of_key(roles)) if roles else None)
         if http is not None:
             host, port = read_address(http)
             _require_extra()
