@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import ipaddress
+import logging
 import os
 import signal
 import sys
@@ -345,6 +346,8 @@ def _server(
             """The command handles signals itself: it drains the worker, too."""
             return nullcontext()
 
+    # uvicorn says how many requests it cancels at the end, and then shows each of them as an error of the application.
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
     config = uvicorn.Config(
         app,
         host=host,
@@ -359,6 +362,10 @@ def _server(
         timeout_graceful_shutdown=round(grace_s) + 1,
     )
     return Server(config)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 async def _started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
