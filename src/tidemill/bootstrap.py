@@ -122,8 +122,7 @@ def engine_at(
 
     `only` names a run that alone is worked on, with its children; a `standing` worker leaves what it lacks to others,
     also while there are none. Runs that ended `retention_days` ago go to the `archive`; without one they stay.
-    `settings` are by default those of the file and the environment; without imports in them, any is allowed. Spans go
-    to the `tracer_provider`, else where the settings and the environment say.
+    `settings` are by default those of the file and the environment; without imports in them, any is allowed.
     """
     from tidemill.engine.engine import Engine
     from tidemill.engine.worker.worker import WorkerOptions
@@ -140,6 +139,7 @@ def engine_at(
         only=only,
         standing=standing,
         concurrency=concurrency,
+        value_memory=settings.limits.value_memory,
         grace_ms=grace_ms,
         beat_ms=beat_ms,
         dead_after_ms=dead_after_ms,

@@ -78,15 +78,22 @@ class CompensationAttempt:
         attempt_id = AttemptId(task.node, task.visit, task.index, self.number)
         self._output = AttemptOutput(tools.runtime.broadcaster, lease, attempt_id, self._disclosed)
         self._spent: Spend | None = None
+        self._memory = 0
 
     async def run(self) -> CompensationResult:
         """Call the compensator. Raises `Unavailable` when a value cannot be loaded, and `LeaveToOtherWorker`."""
+        try:
+            return await self._call()
+        finally:
+            self._tools.values.release(self._memory)
+
+    async def _call(self) -> CompensationResult:
         state = await self._state_at_completion()
         output, item = self._values(state)
         wanted = [*blobs_of(self._entry.flow.workflow, state, self._node)]
         wanted += [ref for ref in (output, item) if isinstance(ref, BlobRef)]
         try:
-            fetched = await self._tools.values.fetch(self.lease.stream.tenant, digests_of(wanted))
+            fetched, self._memory = await self._tools.values.read(self.lease.stream.tenant, digests_of(wanted))
             context = await self._context(state, check_memory(fetched), output, item)
         except Unavailable:
             raise
