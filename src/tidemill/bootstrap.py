@@ -122,8 +122,7 @@ def engine_at(
 
     `only` names a run that alone is worked on, with its children; a `standing` worker leaves what it lacks to others,
     also while there are none. Runs that ended `retention_days` ago go to the `archive`; without one they stay.
-    `settings` are by default those of the file and the environment; without imports in them, any is allowed. Spans go
-    to the `tracer_provider`, else where the settings and the environment say.
+    `settings` are by default those of the file and the environment; without imports in them, any is allowed.
     """
     from tidemill.engine.engine import Engine
     from tidemill.engine.worker.worker import WorkerOptions
@@ -140,6 +139,7 @@ def engine_at(
         only=only,
         standing=standing,
         concurrency=concurrency,
+        value_memory=settings.limits.value_memory,
         grace_ms=grace_ms,
         beat_ms=beat_ms,
         dead_after_ms=dead_after_ms,
@@ -216,10 +216,13 @@ def _approval_webhook(store: Store, settings: Settings) -> ApprovalWebhook | Non
 
 
 def _process_facts(name: str, unique: str, *, work: bool) -> dict[str, Any]:
-    """What a worker says of its process."""
+    """What a worker says of its process.
+
+    Every tenant reads its name in events and in `why`: the host and the pid are in it only if the operator gives none.
+    """
     host, pid, image = socket.gethostname(), os.getpid(), os.environ.get(IMAGE_VARIABLE, "")
     version = __version__ if work else ""
-    return {"name": f"{name or host}/{pid}/{unique}", "host": host, "pid": pid, "version": version, "image": image}
+    return {"name": f"{name or f'{host}/{pid}'}/{unique}", "host": host, "pid": pid, "version": version, "image": image}
 
 
 def _retention_of(url: str, days: float | None) -> float | None:

@@ -77,6 +77,8 @@ class Offer(NamedTuple):
 
     read_only: bool = False
     workflows: tuple[str, ...] = ()
+    permissions: frozenset[str] | None = None
+    """Of roles; None permits everything."""
 
 
 class WorkflowTools:
@@ -91,7 +93,9 @@ class WorkflowTools:
         actor: str = "",
         roles: tuple[str, ...] = (),
     ) -> None:
-        self._mill, self._permissions, self._read_only = services, permissions, offer.read_only
+        self._mill, self._read_only = services, offer.read_only
+        limits = [each for each in (permissions, offer.permissions) if each is not None]
+        self._permissions = frozenset.intersection(*limits) if limits else None
         self._only, self._actor, self._roles = offer.workflows, actor, roles
 
     async def tools(self) -> dict[str, ServerTool]:

@@ -75,6 +75,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Runs that one root run may start, directly and through its children."""
     input_bytes: Annotated[int, msgspec.Meta(ge=2)] = INPUT_BYTES_MAX
     """Size of a run's inputs; larger values belong into blobs."""
+    value_memory: Annotated[int, msgspec.Meta(ge=1_000_000)] | None = None
+    """Bytes that large values take which the nodes of one worker read at the same time; None means no limit."""
     agent_calls_per_day: Annotated[int, msgspec.Meta(ge=1, le=AMOUNT_MAX)] | None = None
     """Calls of language models that the agents of a tenant may make in a day; None means no limit."""
     agent_tokens_per_day: Annotated[int, msgspec.Meta(ge=1, le=AMOUNT_MAX)] | None = None

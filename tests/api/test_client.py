@@ -7,6 +7,7 @@ import inspect
 import io
 import logging
 import re
+import sqlite3
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tests.fixtures.servers.tcp_proxy import Fault, proxied
 from tidemill.api.auth import Access
 from tidemill.async_client import AsyncTidemill
+from tidemill.blobs.contract import BlobDamaged
 from tidemill.engine.views import plain
 from tidemill.errors import Rejected, Unavailable
 from tidemill.remote import requests, runs
@@ -520,6 +522,28 @@ async def test_a_page_may_be_longer_than_a_server_answers_at_once(
         assert (await remote.bulk("cancel", "workflow:double", limit=5)).done == 5
 
 
+async def test_an_action_on_more_runs_than_one_request_takes_is_that_of_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "RUNS_MAX", 3)
+    async with api_server(sqlite_url(tmp_path), work=False) as server, tidemill.aconnect(server.url) as remote:
+        await remote.publish(DOUBLE)
+        run_ids = await remote.start_many("double", [{"n": n} for n in range(8)])
+        query, local = "workflow:double", server.engine
+        for limit in (2, 3, 4, 7, 8, 5_000):
+            given: dict[str, Any] = {"limit": limit, "dry_run": True}
+            assert await remote.bulk("cancel", query, **given) == await local.bulk("cancel", query, **given)
+            named = [*run_ids, run_ids[0], "unknown"]
+            mine, theirs = [await each.bulk("pause", run_ids=named, **given) for each in (remote, local)]
+            assert mine == theirs
+        assert (await remote.bulk("cancel", "workflow:none", limit=5_000)).runs == ()
+        for each in (remote, local):
+            with pytest.raises(Rejected):
+                await each.bulk("cancel", query, limit=0)
+        outcome = await remote.bulk("cancel", query, limit=5_000)
+        assert (outcome.done, outcome.more) == (8, False)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_what_is_cut_off_happens_once(tmp_path: Path, fault: Fault) -> None:
     async with (
@@ -625,3 +649,16 @@ async def test_result_and_follow_survive_a_restart_of_the_server(tmp_path: Path)
     assert [event["seq"] for event in seen] == list(range(1, len(seen) + 1))
     assert seen[-1]["type"] == "RunCompleted"
     await remote.close()
+
+
+async def test_the_end_of_a_blob_is_sent_without_its_beginning_and_a_saved_blob_is_verified(tmp_path: Path) -> None:
+    body = bytes(range(250)) * 12_000
+    async with api_server(sqlite_url(tmp_path)) as server, tidemill.aconnect(server.url) as remote:
+        digest = (await remote.put_blob(body))["$blob"]
+        with sqlite3.connect(tmp_path / "store.db") as beside:
+            beside.execute("UPDATE blob_pieces SET body = zeroblob(length(body)) WHERE number = 0")
+        beside.close()
+        part = await server.http.get(f"/blobs/{digest}", headers={"Range": "bytes=-3"})
+        assert (part.status_code, part.content) == (206, body[-3:])
+        with pytest.raises(BlobDamaged):
+            await remote.save_blob(digest, io.BytesIO())

@@ -136,8 +136,11 @@ class Blobs(Protocol):
     async def get(self, tenant: str, digest: str) -> bytes:
         """The verified bytes of a digest. Raises `Unavailable` if they are missing or damaged."""
 
-    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        """`get` as a stream; damage is raised at the end."""
+    def read(self, tenant: str, digest: str, *, start: int = 0) -> AsyncIterator[bytes]:
+        """`get` as a stream; damage is raised at the end.
+
+        From byte `start` on, which is below the size, without reading those before it; a part is not verified.
+        """
 
     async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
         """Metadata of a blob, if it exists. One that is in both states is active."""
@@ -175,16 +178,22 @@ class BlobsInPieces(ABC):
     async def get(self, tenant: str, digest: str) -> bytes:
         return await whole(self.read(tenant, digest))
 
-    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        return verified(digest, self._chunks(tenant, digest))
+    def read(self, tenant: str, digest: str, *, start: int = 0) -> AsyncIterator[bytes]:
+        return verified(digest, self._chunks(tenant, digest)) if not start else self._from(tenant, digest, start)
+
+    async def _from(self, tenant: str, digest: str, start: int) -> AsyncIterator[bytes]:
+        first, skipped = divmod(start, PIECE_BYTES)
+        async for piece in self._chunks(tenant, digest, first):
+            yield piece[skipped:]
+            skipped = 0
 
     @abstractmethod
     async def _put(self, tenant: str, digest: str, size: int, pieces: Iterator[bytes], keep: bool) -> None:
         """Write a blob, or renew one that exists and is sound."""
 
     @abstractmethod
-    def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        """The pieces of a blob as they are stored."""
+    def _chunks(self, tenant: str, digest: str, first: int = 0) -> AsyncIterator[bytes]:
+        """The pieces of a blob as they are stored, from number `first` on."""
 
 
 def count_pieces(size: int) -> int:

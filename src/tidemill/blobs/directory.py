@@ -175,8 +175,9 @@ class DirectoryBlobs:
     async def get(self, tenant: str, digest: str) -> bytes:
         return await whole(self.read(tenant, digest))
 
-    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        return verified(digest, self._chunks(tenant, digest))
+    def read(self, tenant: str, digest: str, *, start: int = 0) -> AsyncIterator[bytes]:
+        chunks = self._chunks(tenant, digest, start)
+        return chunks if start else verified(digest, chunks)
 
     async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
         return await self._in_thread(self._stat, tenant, hex_of(digest))
@@ -322,8 +323,9 @@ class DirectoryBlobs:
 
     # Reading
 
-    async def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+    async def _chunks(self, tenant: str, digest: str, start: int) -> AsyncIterator[bytes]:
         with await self._in_thread(self._opened, tenant, digest) as file:
+            file.seek(start)
             while chunk := await self._in_thread(file.read, PIECE_BYTES):
                 yield chunk
 

@@ -61,8 +61,8 @@ class MemoryBlobs:
             raise damaged(digest)
         return body
 
-    async def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        yield await self.get(tenant, digest)
+    async def read(self, tenant: str, digest: str, *, start: int = 0) -> AsyncIterator[bytes]:
+        yield (await self.get(tenant, digest))[start:]
 
     async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
         place = (tenant, digest)

@@ -107,12 +107,12 @@ class PostgresBlobs(BlobsInPieces):
         with _for_operators():
             return await self._opened().fetch(statement, values, tenant=tenant)
 
-    async def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+    async def _chunks(self, tenant: str, digest: str, first: int = 0) -> AsyncIterator[bytes]:
         found = await self._fetch(tenant, _FIND, tenant, digest)
         if not found:
             raise missing(digest)
         blob, size, *_ = found[0]
-        for number in range(count_pieces(size)):
+        for number in range(first, count_pieces(size)):
             piece = await self._fetch(tenant, _PIECE, blob, number)
             if not piece:
                 raise missing(digest)

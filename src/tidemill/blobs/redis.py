@@ -63,12 +63,12 @@ class RedisBlobs(BlobsInPieces):
         for number, piece in enumerate(pieces):
             await space.call("SET", _piece(space, field, number), piece)
 
-    async def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+    async def _chunks(self, tenant: str, digest: str, first: int = 0) -> AsyncIterator[bytes]:
         space, field = await self._opened().of(digest), _field(tenant, digest)
         found = await space.call("HGET", space.key(b"blobs"), field)
         if found is None:
             raise missing(digest)
-        for number in range(count_pieces(_info(digest, found).size)):
+        for number in range(first, count_pieces(_info(digest, found).size)):
             piece: bytes | None = await space.call("GET", _piece(space, field, number))
             if piece is None:
                 raise missing(digest)

@@ -114,10 +114,10 @@ class Objects:
         with self._errors():
             return await _or_none(self.store.head_async(path))
 
-    async def stream(self, path: str) -> AsyncIterator[bytes] | None:
-        """The chunks of an object, if it exists."""
+    async def stream(self, path: str, start: int = 0) -> AsyncIterator[bytes] | None:
+        """The chunks of an object from a byte on, if it exists."""
         with self._errors():
-            answer = await _or_none(self.store.get_async(path))
+            answer = await _or_none(self.store.get_async(path, options={"range": {"offset": start}} if start else None))
         return None if answer is None else self._pieces(answer)
 
     async def _pieces(self, answer: Any) -> AsyncIterator[bytes]:
@@ -206,8 +206,9 @@ class S3Blobs:
     async def get(self, tenant: str, digest: str) -> bytes:
         return await whole(self.read(tenant, digest))
 
-    def read(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
-        return verified(digest, self._chunks(tenant, digest))
+    def read(self, tenant: str, digest: str, *, start: int = 0) -> AsyncIterator[bytes]:
+        chunks = self._chunks(tenant, digest, start)
+        return chunks if start else verified(digest, chunks)
 
     async def stat(self, tenant: str, digest: str) -> BlobInfo | None:
         digits = hex_of(digest)
@@ -310,10 +311,10 @@ class S3Blobs:
     async def _is_kept(self, tenant: str, digits: str) -> bool:
         return await self._objects.head(self._path(tenant, KEEP, digits)) is not None
 
-    async def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+    async def _chunks(self, tenant: str, digest: str, start: int) -> AsyncIterator[bytes]:
         # It may move between two requests, so the first state is tried again.
         for place in (ACTIVE, GRACE, ACTIVE):
-            chunks = await self._objects.stream(self._path(tenant, place, hex_of(digest)))
+            chunks = await self._objects.stream(self._path(tenant, place, hex_of(digest)), start)
             if chunks is not None:
                 async for chunk in chunks:
                     yield chunk

@@ -171,12 +171,12 @@ class DatabaseBlobs(BlobsInPieces):
                 self._row(_DELETE_PIECES, gone)
         return gone is not None
 
-    async def _chunks(self, tenant: str, digest: str) -> AsyncIterator[bytes]:
+    async def _chunks(self, tenant: str, digest: str, first: int = 0) -> AsyncIterator[bytes]:
         found = await self._ask(partial(self._row, _FIND, (tenant, digest)))
         if found is None:
             raise missing(digest)
         blob, size, *_ = found
-        for number in range(count_pieces(size)):
+        for number in range(first, count_pieces(size)):
             piece = await self._ask(partial(self._row, _PIECE, (blob, number)))
             if piece is None:
                 raise missing(digest)

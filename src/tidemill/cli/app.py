@@ -275,7 +275,9 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
     default=15.0,
     about="Seconds without a heartbeat before other workers take over its jobs.",
 )
-@options.option("--name", metavar="NAME", default="", about="The worker's name. Default: the host name.")
+@options.option(
+    "--name", metavar="NAME", default="", about="The worker's name, which every tenant sees. Default: host and pid."
+)
 @options.option(
     "--metrics", metavar="HOST:PORT", about="Serve Prometheus metrics here; :9100 listens on this machine only."
 )
@@ -343,12 +345,14 @@ def serve_command(
 
 @app.command("mcp")
 @options.flag("--read-only", about="Offer only tools that change nothing.")
-@options.option(
+@options.many(
+    "--role", "roles", metavar="ROLE", about="Offer only what a key with this role may do, such as viewer or operator."
+)
+@options.many(
     "--workflow",
     "workflows",
     metavar="NAME",
-    multiple=True,
-    about="Offer only this workflow, and a tool for it with its input schema. Repeatable.",
+    about="Offer only this workflow, and a tool for it with its input schema.",
 )
 @options.option(
     "--http",
@@ -356,7 +360,7 @@ def serve_command(
     about="Serve HTTP at /mcp, with an API key in each request; :8200 listens on this machine only.",
 )
 @options.on_store()
-def mcp_command(session: StoreSession, read_only: bool, workflows: tuple[str, ...], http: str | None) -> int:
+def mcp_command(session: StoreSession, **offered: Any) -> int:
     """Serve workflows to MCP clients.
 
     On standard input and output, or with --http over HTTP. With --server or --http, the tools are those that the key
@@ -364,7 +368,7 @@ def mcp_command(session: StoreSession, read_only: bool, workflows: tuple[str, ..
     """
     from tidemill.cli.commands.serve import serve_mcp
 
-    return serve_mcp(session, read_only=read_only, workflows=workflows, http=http)
+    return serve_mcp(session, **offered)
 
 
 @app.command("migrate")

@@ -18,7 +18,7 @@ from tidemill.ambient import Ambient
 from tidemill.authoring.decorators import Workflow, authored
 from tidemill.blobs.archive import Archive
 from tidemill.blobs.contract import Blobs
-from tidemill.engine.agents.accounts import FORGET_OLD_EVERY_MS, RELEASE_EVERY_MS, AgentAccounts, AgentHost
+from tidemill.engine.agents.accounts import FORGET_OLD_EVERY_MS, SETTLE_EVERY_MS, AgentAccounts, AgentHost
 from tidemill.engine.agents.composite_tools import STREAM_KINDS as TOOL_STREAM_KINDS
 from tidemill.engine.agents.composite_tools import CompositeToolService
 from tidemill.engine.attempts.runtime import ProcessRuntime
@@ -333,7 +333,7 @@ class Engine:
             MaintenanceTask("blobs", COLLECT_EVERY_MS, self.blobs.maintain),
         ]
         if self.agents.accounts.has_budget:
-            tasks.append(MaintenanceTask("agent-budget", RELEASE_EVERY_MS, self.agents.accounts.release_expired))
+            tasks.append(MaintenanceTask("agent-budget", SETTLE_EVERY_MS, self.agents.accounts.settle_expired))
         tasks.append(MaintenanceTask("agent-memory", FORGET_OLD_EVERY_MS, self.agents.accounts.forget_old))
         if not only:
             # It needs the lease of its job; a worker for one run has none.

@@ -352,6 +352,7 @@ class CompensationResult(ToActivation, frozen=True, kw_only=True):
     worker: str = ""
     duration_ms: int = 0
     chance: float = 0.5
+    spent: Spend | None = None
 
 
 class CompensationWorkerLost(ToActivation, frozen=True, kw_only=True):

@@ -234,6 +234,8 @@ class CompensationCompleted(NodeEvent, frozen=True, array_like=True, kw_only=Tru
     worker: str = ""
     duration_ms: int = 0
     token: int = 0
+    spent: Spend | None = None
+    """What its calls of models have cost."""
 
 
 class CompensationFailed(NodeEvent, frozen=True, array_like=True, kw_only=True, tag="CompensationFailed"):
@@ -246,6 +248,7 @@ class CompensationFailed(NodeEvent, frozen=True, array_like=True, kw_only=True, 
     duration_ms: int = 0
     token: int = 0
     lost: bool = False
+    spent: Spend | None = None
 
 
 ActEvents = (

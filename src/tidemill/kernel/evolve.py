@@ -353,6 +353,8 @@ def _record_compensation(
         undo, attempt=event.attempt, token=max(undo.token, event.token), **changes
     )
     state.work_ms += event.duration_ms
+    if event.spent is not None:
+        state.spent += event.spent
 
 
 _FOLDS: dict[type, Callable[[State, Any], None]] = {

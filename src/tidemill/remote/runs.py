@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar, cast
 from urllib.parse import quote
 from uuid import uuid4
@@ -25,7 +26,7 @@ from tidemill.engine.run_query import (
     checked_buckets,
     read_query,
 )
-from tidemill.engine.services.bulk import BulkService
+from tidemill.engine.services.bulk import RUNS_MAX, BulkAction, BulkOutcome, BulkService
 from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.run_actions import UNSET
@@ -305,7 +306,24 @@ class RemoteRuns(RemoteService):
 
 class RemoteBulk(RemoteService):
     SERVICE = BulkService
-    ROUTES: ClassVar[Mapping[str, Route]] = {"bulk": Route("POST", "/runs/bulk", repeats=False)}
+
+    async def bulk(
+        self, action: BulkAction, query: str = "", *, run_ids: Sequence[str] = (), limit: int = RUNS_MAX, **given: Any
+    ) -> BulkOutcome:
+        call = partial(self._call, BulkService.bulk, Route("POST", "/runs/bulk", repeats=False))
+        ids, is_more = list(dict.fromkeys(run_ids)), len(set(run_ids)) > limit
+        if limit > RUNS_MAX and query.strip() and not ids:
+            # More than one request may act on: the runs are found first, and named in several.
+            found, after = await RemoteRuns(self._connection).find(query, limit=limit)
+            if found:
+                query, ids, is_more = "", [row.run_id for row in found], after is not None
+        parts = [ids[at : at + RUNS_MAX] for at in range(0, min(limit, len(ids)), RUNS_MAX)] or [[]]
+        outcomes: list[BulkOutcome] = []
+        for part in parts:
+            rest = min(limit - sum(len(each.runs) for each in outcomes), RUNS_MAX)
+            outcomes.append(await call((action, query), {"run_ids": part, "limit": rest, **given}))
+        runs = tuple(run for each in outcomes for run in each.runs)
+        return BulkOutcome(action=action, runs=runs, more=is_more or outcomes[-1].more)
 
 
 class RemoteInspection(RemoteService):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar, cast
@@ -11,6 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
+from tidemill.blobs.contract import damaged
 from tidemill.engine.agents.composite_tools import CompositeToolService
 from tidemill.engine.attempts.results import UNREADABLE
 from tidemill.engine.catalog import Diff, Published, Tagged
@@ -211,7 +213,7 @@ class RemoteBlobs(RemoteService):
         return described
 
     async def save(self, digest: str, file: IO[bytes]) -> int:
-        info, written, attempt = await self.show(digest), 0, 0
+        info, written, attempt, seen = await self.show(digest), 0, 0, hashlib.sha256()
         while written < info.size:
             part = {"Range": f"bytes={written}-"}
             try:
@@ -221,12 +223,16 @@ class RemoteBlobs(RemoteService):
                         self._connection.raise_problem(response)
                     async for chunk in response.aiter_bytes(CHUNK):
                         file.write(chunk)
+                        seen.update(chunk)
                         written, attempt = written + len(chunk), 0
             except CutOff as error:
                 attempt += 1
                 if attempt > TRIES:
                     raise ServerUnavailable(f"the server at {self._connection.url} does not answer: {error}") from error
                 await asyncio.sleep(pause_s(attempt))
+        # The server does not check what it sends from a later byte on.
+        if f"sha256:{seen.hexdigest()}" != digest:
+            raise damaged(digest)
         return written
 
 

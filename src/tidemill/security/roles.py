@@ -76,14 +76,14 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def permissions(self) -> frozenset[str]:
-        return _permissions(self.roles, self.tenant == OPERATOR_TENANT)
+        return permissions_of(self.roles, self.tenant == OPERATOR_TENANT)
 
     def may(self, permission: str) -> bool:
         return permission in self.permissions
 
 
 @lru_cache(maxsize=1_024)
-def _permissions(roles: tuple[str, ...], operator: bool) -> frozenset[str]:
+def permissions_of(roles: tuple[str, ...], operator: bool = True) -> frozenset[str]:
     granted: frozenset[str] = frozenset().union(*(ROLES.get(role, frozenset()) for role in roles))
     return (granted if operator else granted - OPERATORS_ONLY) | {ANYONE}
 

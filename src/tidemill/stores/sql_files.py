@@ -61,7 +61,12 @@ def pending(
             message = f"migration {each.number} ({each.name}) of {store} is not the one that this version knows"
             hint = "open it with the version that made it: nothing was changed"
             raise rejected("store_schema_unknown", message, hint=hint)
-    return tuple(each for each in known if each.number not in applied)
+    missing = tuple(each for each in known if each.number not in applied)
+    if applied and missing and missing[0].number < max(applied):
+        message = f"the list of migrations of {store} lacks number {missing[0].number}, and has number {max(applied)}"
+        hint = "rows of the table `migrations` were removed: restore them or a backup; nothing was changed"
+        raise rejected("store_damaged", message, hint=hint)
+    return missing
 
 
 _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);\s*$(?=\n*(?:-- name: |\Z))", re.MULTILINE | re.DOTALL)

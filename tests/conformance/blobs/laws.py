@@ -94,6 +94,12 @@ class BlobLaws:
         assert await blobs.get(TENANT, digest) == body
         assert b"".join([chunk async for chunk in blobs.read(TENANT, digest)]) == body
 
+    @pytest.mark.parametrize("start", [1, 1 << 20, (1 << 20) + 5, 2_999_999])
+    async def test_a_part_is_read_from_its_first_byte_on(self, blobs: Blobs, start: int) -> None:
+        body = bytes(range(250)) * 12_000
+        digest = await blobs.put(TENANT, body)
+        assert b"".join([chunk async for chunk in blobs.read(TENANT, digest, start=start)]) == body[start:]
+
     @pytest.mark.parametrize("body", BODIES, ids=len)
     async def test_a_stream_is_the_same_blob(self, blobs: Blobs, body: bytes) -> None:
         assert await blobs.put_stream(TENANT, in_chunks(body)) == (digest_of(body), len(body))

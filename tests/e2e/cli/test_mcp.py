@@ -238,7 +238,16 @@ async def test_filters(tmp_path: Path) -> None:
         assert (await asked(client, "run_greet", name="Bob"))["result"] == "Hello Bob"
 
 
-@pytest.mark.parametrize("words", [("--workflow", "nothing")], ids=["no such workflow"])
+async def test_a_role_restricts_what_a_client_of_a_store_may_do(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'runs.db'}"
+    async with working(store), client_of("--store", store, "--role", "operator") as client:
+        assert "start_workflow" in await names_of(client) and "decide_approval" not in await names_of(client)
+        waits = await asked(client, "start_workflow", workflow="ask", wait_seconds=50)
+        place = {"run_id": waits["run_id"], "node": "sign"}
+        assert (await client.call_tool("decide_approval", {**place, "decision": "approve"})).is_error
+
+
+@pytest.mark.parametrize("words", [("--workflow", "nothing"), ("--role", "nothing")], ids=["workflow", "role"])
 async def test_refusals(tmp_path: Path, words: tuple[str, ...]) -> None:
     store = f"sqlite:///{tmp_path / 'runs.db'}"
     async with working(store):

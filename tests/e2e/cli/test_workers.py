@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
+import socket
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -16,6 +18,7 @@ import tidemill
 from tests.fixtures.cli_store import CliStore
 from tests.fixtures.command_line import eventually
 from tests.fixtures.scripted_functions import Ledger
+from tidemill.bootstrap import engine_at
 from tidemill.cli import main
 from tidemill.cli.app import app
 from tidemill.cli.commands import worker
@@ -245,4 +248,15 @@ def test_workers_beside_a_server_do_what_the_one_inside_would_do(days: float | N
     command = app.commands[name]
     read = command.make_context(name, arguments, parent=click.Context(app)).params
     assert {key: read[key] for key in asked} == asked
+    assert read["name"] == "server"
     assert retention(read["retention_days"], read["keep_runs"]) == days
+
+
+async def test_a_worker_with_a_name_tells_tenants_nothing_of_its_machine() -> None:
+    flow = {"name": "flow", "nodes": [{"id": "a", "type": "value", "config": 1}]}
+    async with engine_at("memory://", name="server") as engine:
+        run = await engine.run(flow)
+        names = {event["worker"] for event in await engine.events(run.run_id) if event.get("worker")}
+        (found,) = await engine.workers.find()
+    assert {name.rpartition("/")[0] for name in names} == {"server"}
+    assert (found.host, found.pid) == (socket.gethostname(), os.getpid())

@@ -272,16 +272,41 @@ async def test_what_was_not_spent_is_left_for_others(mill: Cluster) -> None:
 
 
 @simulated
-async def test_reservations_of_lost_workers_are_released(mill: Cluster) -> None:
-    lost = AgentAccounts(mill.store, Budget(1, None, None))
-    assert await lost.reserve(TENANT, "a", Spend(1), seconds=3_600) == ""
-    other = AgentAccounts(mill.store, Budget(1, None, None))
-    assert await other.reserve(TENANT, "b", Spend(1)) == "calls"
+async def test_reservations_of_lost_workers_count_as_spent_when_they_expire(mill: Cluster) -> None:
+    lost = AgentAccounts(mill.store, Budget(None, 100, None))
+    assert await lost.reserve(TENANT, "a", Spend(1, 90, 0), seconds=3_600) == ""
+    other = AgentAccounts(mill.store, Budget(None, 100, None))
     await asyncio.sleep(3_600)
-    assert await other.reserve(TENANT, "b", Spend(1)) == "calls", "a call may take as long as its time-out says"
+    await other.settle_expired(TENANT, {})
+    assert await other.spent_today(TENANT) == Spend(), "a call may take as long as its time-out says"
     await asyncio.sleep(SETTLED_WITHIN_MS / 1_000 + 1)
-    await other.release_expired(TENANT, {})
-    assert await other.reserve(TENANT, "b", Spend(1)) == ""
+    await other.settle_expired(TENANT, {})
+    assert await other.spent_today(TENANT) == Spend(1, 90, 0)
+    assert await other.reserve(TENANT, "b", Spend(1, 50, 0)) == ""
+    assert await other.reserve(TENANT, "c", Spend(1, 50, 0)) == "budget_reserved", "10 tokens were left"
+
+
+@simulated
+async def test_a_call_that_is_cancelled_counts_as_spent_for_the_day(mill: Cluster) -> None:
+    asked = asyncio.Event()
+
+    class Slow(Model):
+        async def ask(self, question: Question, on_text: OnText) -> Reply:
+            asked.set()
+            await asyncio.sleep(10**6)
+            return await super().ask(question, on_text)
+
+    worker = await at_work(mill, Slow("done"))
+    worker.engine.agents.accounts = AgentAccounts(mill.store, Budget(10, None, None))
+    run_id = await worker.start(document(agent(timeout_seconds=30, max_tokens=100)))
+    await asked.wait()
+    await worker.engine.cancel(run_id)
+    await worker.end(run_id)
+    await asyncio.sleep(30 + SETTLED_WITHIN_MS / 1_000 + 1)
+    await worker.engine.agents.accounts.settle_expired(TENANT, {})
+    spent = (await mill.state(run_id)).spent
+    assert spent.calls == 1 and spent.tokens > 100
+    assert await worker.engine.agents.accounts.spent_today(TENANT) == spent
 
 
 @simulated
@@ -289,7 +314,7 @@ async def test_a_call_that_outlives_its_reservation_is_counted_once(mill: Cluste
     accounts = AgentAccounts(mill.store, Budget(10, None, None))
     assert await accounts.reserve(TENANT, "a", Spend(1, 50, 0), seconds=1) == ""
     await asyncio.sleep(1 + SETTLED_WITHIN_MS / 1_000 + 1)
-    await accounts.release_expired(TENANT, {})
+    await accounts.settle_expired(TENANT, {})
     await accounts.settle(TENANT, "a", Spend(1, 70, 0))
     await accounts.settle(TENANT, "a", Spend(1, 70, 0))
     assert await accounts.spent_today(TENANT) == Spend(1, 70, 0)
@@ -453,6 +478,23 @@ async def test_what_a_node_that_asks_once_spends_counts_for_the_run(mill: Cluste
     with pytest.raises(Rejected) as refused:
         await worker.engine.transcript(run.run_id, "a")
     assert refused.value.code == "agent_unknown"
+
+
+@simulated
+async def test_what_a_compensator_spends_counts_for_the_run_and_the_day(mill: Cluster) -> None:
+    worker = await with_model(mill, Chain(one=CUT))
+    worker.engine.agents.accounts = AgentAccounts(mill.store, Budget(100, None, None))
+    config = asking("llm", model="one", prices=PRICES, max_tokens=1_000)["config"]
+    fallbacks = [{"provider": "other", "model": "two", "prices": PRICES}]
+    undo = {"type": "llm", "config": config | {"fallbacks": fallbacks}}
+    flow = document(node("a", type="value", compensator=undo), node("b", "a", type="fail", config={"kind": "boom"}))
+    run = await worker.run(flow | {"on_failure": {"compensate": "automatic"}})
+    await asyncio.sleep(60)
+    spent = (await mill.state(run.run_id)).spent
+    assert spent.calls == 2 and spent.tokens > 1_000 and spent.micros > 0
+    assert await worker.engine.agents.accounts.spent_today(TENANT) == spent
+    (row,) = (await worker.engine.usage.find()).rows
+    assert (row.model_calls, row.model_tokens) == (2, spent.tokens)
 
 
 @simulated

@@ -100,6 +100,7 @@ async def get_blob(
 ) -> Response:
     """The bytes of a blob, or a range of them.
 
+    Bytes that do not match the digest end the answer early; a range that starts after the first byte is not checked.
     Browsers save the bytes and never run them: they are an attachment, of the type that the caller names.
     """
     if not is_media_type(media_type):
@@ -122,12 +123,12 @@ async def get_blob(
         begin, end = asked
         headers["Content-Range"] = f"bytes {begin}-{end - 1}/{blob.size}"
     headers["Content-Length"] = str(end - begin)
-    chunks = _part(caller.services.blobs.read(digest), begin, end, blob.size)
+    chunks = _part(caller.services.blobs.read(digest, begin), end - begin, blob.size)
     return StreamingResponse(chunks, 200 if asked is None else 206, headers, media_type)
 
 
-async def _part(chunks: AsyncIterator[bytes], begin: int, end: int, size: int) -> AsyncIterator[bytes]:
-    """The bytes of a range.
+async def _part(chunks: AsyncIterator[bytes], end: int, size: int) -> AsyncIterator[bytes]:
+    """The bytes up to `end`.
 
     Damage is found at the end of a blob, so its last bytes are held back until then: a client that gets fewer bytes
     than it was told knows that something is wrong.
@@ -136,7 +137,7 @@ async def _part(chunks: AsyncIterator[bytes], begin: int, end: int, size: int) -
     async for chunk in chunks:
         if held:
             yield held
-        held = chunk[max(0, begin - at) : max(0, end - at)]
+        held = chunk[: max(0, end - at)]
         at += len(chunk)
         if at >= end and end < size:
             break

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import ipaddress
+import logging
 import os
 import signal
 import sys
@@ -39,6 +40,7 @@ from tidemill.observability.metrics import read_address
 from tidemill.remote.remote_engine import RemoteEngine, remote_engine
 from tidemill.security.grants import ImportGrants
 from tidemill.security.identity import JwtVerifier, Sessions
+from tidemill.security.roles import check_roles_of_key, permissions_of
 from tidemill.settings import Settings, read_settings
 from tidemill.storage_urls import require_store_exists, without_password
 
@@ -59,6 +61,8 @@ from tidemill.cli.main import main
 sys.exit(main())
 """
 RESTART_SECONDS = 1.0
+WORKER_NAME = "server"
+"""The name of workers of a server: every tenant sees it, and it says nothing of the machine."""
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 KILL_SECONDS = 5.0
 """How long a worker process may take to end beyond its grace period."""
@@ -130,7 +134,9 @@ def _require_extra() -> None:
         raise rejected("extra_missing", message, hint="pip install 'tidemill[server]'") from None
 
 
-def serve_mcp(session: StoreSession, *, read_only: bool, workflows: tuple[str, ...], http: str | None = None) -> int:
+def serve_mcp(
+    session: StoreSession, *, read_only: bool, roles: tuple[str, ...], workflows: tuple[str, ...], http: str | None
+) -> int:
     """`tidemill mcp`: the tools of an MCP server over a store, or over a server with its key."""
     try:
         try:
@@ -140,7 +146,7 @@ def serve_mcp(session: StoreSession, *, read_only: bool, workflows: tuple[str, .
             raise rejected("extra_missing", message, hint="pip install 'tidemill[mcp]'") from None
         if not is_server(session.store):
             require_store_exists(session.store)
-        offer = Offer(read_only, workflows)
+        offer = Offer(read_only, workflows, permissions_of(check_roles_of_key(roles)) if roles else None)
         if http is not None:
             host, port = read_address(http)
             _require_extra()
@@ -206,6 +212,7 @@ def _engine(options: ServeOptions, settings: Settings) -> Engine:
         functions=functions,
         handlers=app.handlers,
         work=options.workers is None,
+        name=WORKER_NAME,
         concurrency=options.concurrency,
         standing=True,
         archive=options.archive,
@@ -339,6 +346,8 @@ def _server(
             """The command handles signals itself: it drains the worker, too."""
             return nullcontext()
 
+    # uvicorn says how many requests it cancels at the end, and then shows each of them as an error of the application.
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
     config = uvicorn.Config(
         app,
         host=host,
@@ -353,6 +362,10 @@ def _server(
         timeout_graceful_shutdown=round(grace_s) + 1,
     )
     return Server(config)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 async def _started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
@@ -383,7 +396,7 @@ def _say_ready(server: uvicorn.Server, options: ServeOptions) -> None:
 
 def worker_arguments(options: ServeOptions) -> list[str]:
     """The command of a worker that does what the one inside of a server would do."""
-    arguments = ["worker", "--concurrency", str(options.concurrency)]
+    arguments = ["worker", "--name", WORKER_NAME, "--concurrency", str(options.concurrency)]
     arguments += ["--grace", f"{options.grace_s:g}", "--log-level", options.log_level]
     arguments += ["--log-format", options.log_format]
     for app in options.apps:

@@ -3,8 +3,8 @@
 A session is a stream; its snapshot is written with each compaction, so that reading costs what the memory holds. A day
 is a stream too: an amount is reserved under a key with a time at which it expires, and settled by what was spent.
 Changes of one day that arrive during a commit share the next one, so that many agents of a process make few commits. An
-amount that was reserved and never settled is released by maintenance: its worker was lost, and its run counts the call.
-Maintenance also forgets old days, and sessions that no agent has used for a year.
+amount that was reserved and never settled counts as spent when it expires: the call was cancelled or its worker was
+lost, and the provider may charge it. Maintenance also forgets old days, and sessions that no agent has used for a year.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SESSION, DAY = "agent_session", "agent_day"
 RACES_MAX = 64
 SETTLED_WITHIN_MS = 60_000
 """Behind the time that a call may take; after that its worker is believed to be lost."""
-RELEASE_EVERY_MS = 60_000
+SETTLE_EVERY_MS = 60_000
 FORGET_OLD_EVERY_MS = 3_600_000
 FORGOTTEN_MAX = 200
 """Streams that one call of the maintenance task looks at."""
@@ -71,6 +71,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, tag="settled"):
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True, tag="released"):
+    """Earlier versions gave back what was never settled; the days that they wrote are still read."""
+
     key: str
 
 
@@ -128,8 +130,8 @@ class AgentAccounts:
         self._days: dict[Stream, _KnownDay] = {}
         self._waiting: dict[Stream, list[_Change]] = {}
         self._committing: dict[Stream, asyncio.Task[None]] = {}
-        self._streams: dict[str, Stream] = {}
-        """Where each open reservation of this process stands: it may be settled on the next day."""
+        self._open: dict[str, tuple[Stream, Reserved]] = {}
+        """The reservations of this process, and where each of them stands: it may be settled on the next day."""
 
     def of(self, tenant: str, mask: Callable[[], Mask] = lambda: NO_MASK) -> TenantAccounts:
         return TenantAccounts(self, tenant, mask)
@@ -172,36 +174,44 @@ class AgentAccounts:
         """Reserve an amount of today's budget for `seconds`; return what is used up instead, or an empty text."""
         if self._budget == NO_BUDGET:
             return ""
-        stream = self._today(tenant)
+        stream, made = self._today(tenant), list[Reserved]()
 
         def decide(day: DayState, now_ms: int) -> tuple[list[DayRecord], str]:
             records = _expired(day, now_ms)
             for record in records:
                 day.add(record)
             if key in day.reservations:
+                made.append(day.reservations[key])
                 return records, ""
             left = left_of(self._budget, day.used)
             if used_up := exhausted(left, amount):
                 return records, BUDGET_RESERVED if is_set_aside(self._budget, day.spent, amount, used_up) else used_up
             expires_ms = now_ms + round(seconds * 1_000) + SETTLED_WITHIN_MS
-            return [*records, Reserved(key=key, amount=cut(amount, left), expires_ms=expires_ms)], ""
+            made.append(Reserved(key=key, amount=cut(amount, left), expires_ms=expires_ms))
+            return [*records, made[-1]], ""
 
         used_up = await self._change(stream, decide)
         if not used_up:
-            self._streams[key] = stream
-            if len(self._streams) > RESERVATIONS_KNOWN:
-                del self._streams[next(iter(self._streams))]
+            self._open[key] = stream, made[-1]
+            if len(self._open) > RESERVATIONS_KNOWN:
+                del self._open[next(iter(self._open))]
         return used_up
 
     async def settle(self, tenant: str, key: str, spent: Spend) -> None:
         """Count what was spent, once, also of a call that took longer than its amount was set aside for."""
-        stream = self._streams.pop(key, None)
-        if stream is not None:
-            settled = Settled(key=key, spent=spent)
-            await self._change(stream, lambda day, now_ms: ([settled], ""))
+        if key not in self._open:
+            return
+        stream, reserved = self._open.pop(key)
 
-    async def release_expired(self, tenant: str, cursor: Cursor) -> Cursor:
-        """Release what was reserved and never settled, as a maintenance task."""
+        def decide(day: DayState, now_ms: int) -> tuple[list[DayRecord], str]:
+            # What has expired counts as spent already.
+            more = spent if key in day.reservations else spent - reserved.amount
+            return [Settled(key=key, spent=more)], ""
+
+        await self._change(stream, decide)
+
+    async def settle_expired(self, tenant: str, cursor: Cursor) -> Cursor:
+        """Count what was reserved and never settled as spent, as a maintenance task."""
         if self._budget != NO_BUDGET:
             today = self._store.now_ms() // DAY_MS
             for day in (today - 1, today):
@@ -310,7 +320,8 @@ class AgentAccounts:
 
 
 def _expired(day: DayState, now_ms: int) -> list[DayRecord]:
-    return [Released(key=key) for key, reserved in day.reservations.items() if reserved.expires_ms <= now_ms]
+    over = [reserved for reserved in day.reservations.values() if reserved.expires_ms <= now_ms]
+    return [Settled(key=reserved.key, spent=reserved.amount) for reserved in over]
 
 
 def _memory_of(tail: Tail) -> Memory:

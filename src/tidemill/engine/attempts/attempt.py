@@ -94,8 +94,8 @@ class Attempt:
 
     __slots__ = (
         "_act", "_appended", "_described", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_in_task",
-        "_lists", "_node", "_output", "_started", "_state", "_tools", "_visit", "admission", "called", "lease",
-        "number", "phase", "started_ms", "statement", "task",
+        "_lists", "_memory", "_node", "_output", "_started", "_state", "_tools", "_visit", "admission", "called",
+        "lease", "number", "phase", "started_ms", "statement", "task",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +111,7 @@ class Attempt:
         """The number of the attempt within its visit or item, from 1; work that does not call the handler has none."""
         self._started = tools.ambient.monotonic_ms()
         self._fetched: Fetched = NOTHING_FETCHED
+        self._memory = 0
         self.called = False
         self.started_ms = 0
         """When the handler was called, by the store's clock."""
@@ -172,6 +173,9 @@ class Attempt:
             if self._disclosed.lacking and not self.called:
                 return await self._missing_capability(error)
             return self._result(failed_by(error))
+        finally:
+            if self._memory:
+                self._tools.values.release(self._memory)
 
     async def _enter_task(self, pending: object = None) -> None:
         """Continue in a task, unless this is one already. Closes `pending` if the task is cancelled first."""
@@ -201,7 +205,7 @@ class Attempt:
     def _scope(self) -> Scope:
         return scope_of(self._flow.workflow, self._state, self.lease.stream.key, self._node, self._fetched)
 
-    def _needed(self) -> dict[str, None]:
+    def _needed(self) -> dict[str, int]:
         task, listed = self.task, (self.task.node, self.task.visit) in self._lists
         return needed_for(self._flow.workflow, self._state, self._node, task.index, list_known=listed)
 
@@ -210,7 +214,7 @@ class Attempt:
         known = self._tools.values.known(tenant, needed)
         if known is None:
             await self._enter_task()
-            known = await self._tools.values.fetch(tenant, needed)
+            known, self._memory = await self._tools.values.read(tenant, needed)
         # A list is put together without decoding it.
         self._fetched = known if self.phase == "assemble" else check_memory(known)
 
@@ -551,8 +555,10 @@ async def outputs_of(
     if killer is not None:
         return Failed(error=killer)
     workflow, state, tenant = entry.flow.workflow, entry.state, lease.stream.tenant
+    memory = 0
     try:
-        fetched = check_memory(await values.fetch(tenant, needed_for_outputs(workflow, state)))
+        fetched, memory = await values.read(tenant, needed_for_outputs(workflow, state))
+        check_memory(fetched)
         scope = scope_of(workflow, state, lease.stream.key, RUN_READER, fetched)
         template = await off_loop(workflow.outputs, lambda: entry.flow.outputs)
         text = encode_value(await render(template, scope, executor))
@@ -562,3 +568,5 @@ async def outputs_of(
         raise
     except Exception as error:
         return failed_by(error)
+    finally:
+        values.release(memory)

@@ -1,7 +1,8 @@
 """One attempt at compensating a completed visit or item: render its compensator in the visit's scope, call it, report.
 
 The compensator sees what the visit saw, plus the visit's own result as `output`. If that has changed since (a loop, a
-rewind), the state at the visit's completion is restored by folding the log up to there.
+rewind), the state at the visit's completion is restored by folding the log up to there. What it spends on models counts
+for the run, whose budget does not stop it, and for the tenant's day, whose budget does.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Payload
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Compensator, Node
+from tidemill.kernel.spending import NOTHING_SPENT, Spend
 from tidemill.kernel.state import CompletedStep, State, key_at
 from tidemill.security.secrets import SecretAccessLog
 from tidemill.stores.contract import Lease, Store
@@ -74,15 +76,23 @@ class CompensationAttempt:
         self.number = undo.attempt + 1
         attempt_id = AttemptId(task.node, task.visit, task.index, self.number)
         self._output = AttemptOutput(tools.runtime.broadcaster, lease, attempt_id, self._disclosed)
+        self._spent: Spend | None = None
+        self._memory = 0
 
     async def run(self) -> CompensationResult:
         """Call the compensator. Raises `Unavailable` when a value cannot be loaded, and `LeaveToOtherWorker`."""
+        try:
+            return await self._call()
+        finally:
+            self._tools.values.release(self._memory)
+
+    async def _call(self) -> CompensationResult:
         state = await self._state_at_completion()
         output, item = self._values(state)
         wanted = [*blobs_of(self._entry.flow.workflow, state, self._node)]
         wanted += [ref for ref in (output, item) if isinstance(ref, BlobRef)]
         try:
-            fetched = await self._tools.values.fetch(self.lease.stream.tenant, digests_of(wanted))
+            fetched, self._memory = await self._tools.values.read(self.lease.stream.tenant, digests_of(wanted))
             context = await self._context(state, check_memory(fetched), output, item)
         except Unavailable:
             raise
@@ -132,7 +142,7 @@ class CompensationAttempt:
         template = await off_loop(self._compensator.config, flow.undoing, self._node)
         filled = await render(template, scope, runtime.isolation)
         config = rendered(filled, encode_text(filled), runtime.handler_host.schema(self._handler))
-        return NodeContext(
+        context = NodeContext(
             run_id=stream.key,
             node=task.node,
             visit=task.visit,
@@ -149,6 +159,16 @@ class CompensationAttempt:
             workflow=self._entry.flow.workflow.name,
             timeout_ms=self._compensator.timeout_ms,
         )
+        if self._handler.agent:
+            context.append = self._count
+            if runtime.agents is not None:
+                runtime.agents.serve(stream.tenant, context, lambda: self._output.mask)
+        return context
+
+    async def _count(self, record: Any, *, reserve: Spend | None = None, spent: Spend | None = None) -> None:
+        """Count what a call of a model has cost; a compensation keeps no records."""
+        if spent is not None:
+            self._spent = (self._spent or NOTHING_SPENT) + spent
 
     async def _ended(self, ended: HandlerOutcome | BaseException) -> CompensationResult:
         await self._output.flush_and_close()
@@ -207,4 +227,5 @@ class CompensationAttempt:
             worker=self._tools.worker,
             duration_ms=round(ambient.monotonic_ms() - self._started),
             chance=ambient.chance(),
+            spent=self._spent,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,7 +17,7 @@ import msgspec
 
 from tidemill.blobs.contract import MARKED, Blobs, files_in
 from tidemill.blobs.payloads import check_text, decode_value, encode_text, encode_value
-from tidemill.errors import StoreUnusable
+from tidemill.errors import StoreUnusable, Unavailable
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.limits import decoded_size, json_excess
 from tidemill.expressions.schema import Schema
@@ -38,6 +38,8 @@ from tidemill.security.secrets import SecretAccessLog
 LOG = logging.getLogger(__name__)
 
 HELD_BYTES_MAX = 96 * 1024 * 1024
+TURN_SECONDS = 30.0
+"""After that the job is left to another worker, or to a later time."""
 
 
 class Held:
@@ -72,17 +74,26 @@ Fetched = dict[str, Held]
 
 
 class Values:
-    """Cache of blob values, bounded by the memory that they take when they are decoded."""
+    """Cache of blob values, bounded by the memory that they take when they are decoded.
 
-    def __init__(self, blobs: Blobs, bytes_max: int = HELD_BYTES_MAX) -> None:
-        self._blobs, self._bytes_max = blobs, bytes_max
+    `memory_max` bounds what attempts read at the same time, decoded: an attempt waits for its turn, and one that reads
+    more than that is alone. None is no bound.
+    """
+
+    def __init__(self, blobs: Blobs, bytes_max: int = HELD_BYTES_MAX, memory_max: int | None = None) -> None:
+        self._blobs, self._bytes_max, self._memory_max = blobs, bytes_max, memory_max
+        self._free = memory_max or 0
+        self._turns = deque[tuple[int, asyncio.Future[None]]]()
+        """Attempts that wait until what they read has room, in order."""
         self._held: OrderedDict[tuple[str, str], Held] = OrderedDict()
         self._bytes = 0
         self._loading: dict[tuple[str, str], asyncio.Future[Held]] = {}
         self._lost: set[tuple[str, str]] = set()
 
     def known(self, tenant: str, digests: Iterable[str]) -> Fetched | None:
-        """All of these values, or None when one of them must be loaded first."""
+        """All of these values, or None when one of them must be loaded first, or wait for its turn."""
+        if self._memory_max is not None:
+            return None
         found: Fetched = {}
         for digest in digests:
             held = self._held.get((tenant, digest))
@@ -91,6 +102,55 @@ class Values:
             self._held.move_to_end((tenant, digest))
             found[digest] = held
         return found
+
+    async def read(self, tenant: str, needed: Mapping[str, int]) -> tuple[Fetched, int]:
+        """Values by digest and size, once there is room for them, and the amount to release when they are read.
+
+        Raises `Unavailable` if there is none for long.
+        """
+        amount = sum(needed.values())
+        while True:
+            taken = await self._take(amount)
+            try:
+                fetched = await self.fetch(tenant, needed)
+            except BaseException:
+                self.release(taken)
+                raise
+            # Only a text tells what it becomes. What then has no room is forgotten, and loaded again in its turn.
+            amount = min(sum(held.memory for held in fetched.values()), self._memory_max or 0)
+            if amount - taken <= self._free:
+                self._free -= amount - taken
+                return fetched, amount
+            self.release(taken)
+            del fetched
+
+    async def _take(self, amount: int) -> int:
+        if self._memory_max is None:
+            return 0
+        amount = min(amount, self._memory_max)
+        if not self._turns and amount <= self._free:
+            self._free -= amount
+            return amount
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns.append((amount, turn))
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await turn
+        except BaseException as error:
+            self.release(0 if turn.cancelled() else amount)
+            if isinstance(error, TimeoutError):
+                raise Unavailable("other nodes of this worker read large values; `limits.value_memory`") from None
+            raise
+        return amount
+
+    def release(self, amount: int) -> None:
+        """Give back what `read` has taken: others may have their turn."""
+        self._free += amount
+        while self._turns and (self._turns[0][1].cancelled() or self._turns[0][0] <= self._free):
+            amount, turn = self._turns.popleft()
+            if not turn.cancelled():
+                self._free -= amount
+                turn.set_result(None)
 
     async def fetch(self, tenant: str, digests: Iterable[str]) -> Fetched:
         """All of these values; loads the missing ones."""
@@ -299,7 +359,7 @@ def blobs_of(workflow: Workflow, state: State, node: Node) -> Iterable[BlobRef]:
 
 def needed_for(
     workflow: Workflow, state: State, node: Node, index: int = NOT_AN_ITEM, *, list_known: bool = False
-) -> dict[str, None]:
+) -> dict[str, int]:
     """Digests to load before an attempt at a node, or at an item of a map whose list may be known."""
     visit = state.peek(node.id)
     act, items = peek_at(visit, index) or QUEUED_ITEM, visit.map
@@ -311,16 +371,16 @@ def needed_for(
     return digests_of([*blobs_of(workflow, state, node), *(ref for ref in more if isinstance(ref, BlobRef))])
 
 
-def needed_for_outputs(workflow: Workflow, state: State) -> dict[str, None]:
+def needed_for_outputs(workflow: Workflow, state: State) -> dict[str, int]:
     reader = msgspec.structs.replace(RUN_READER, reads=workflow.output_reads)
     return digests_of(list(blobs_of(workflow, state, reader)))
 
 
-def digests_of(refs: list[BlobRef]) -> dict[str, None]:
-    """What to load; raises if that is too much."""
+def digests_of(refs: list[BlobRef]) -> dict[str, int]:
+    """What to load, with sizes; raises if that is too much."""
     if sum(ref.size for ref in refs) > READ_BYTES_MAX:
         raise _values_too_large(f"have more than {READ_BYTES_MAX} bytes")
-    return dict.fromkeys(ref.digest for ref in refs)
+    return {ref.digest: ref.size for ref in refs}
 
 
 def check_memory(fetched: Fetched) -> Fetched:

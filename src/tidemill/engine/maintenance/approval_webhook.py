@@ -1,4 +1,4 @@
-"""A signed webhook about approvals: sent to the operator's service when one is requested and when it ends.
+"""A signed webhook about approvals: sent to the operator's service when one is requested, delegated and over.
 
 A maintenance task of each tenant compares the rows of approvals with what it has told, which its cursor holds, and
 sends what is new. The cursor is written after the messages were sent, so a crash repeats some of them under the same
@@ -18,7 +18,7 @@ import msgspec
 from tidemill.engine.index_rows import APPROVAL, ApprovalRow, read_approval_row
 from tidemill.engine.maintenance.schedule import Cursor
 from tidemill.engine.views import activation_id, plain
-from tidemill.kernel.decide.approvals import USER, iso
+from tidemill.kernel.decide.approvals import DELEGATIONS_MAX, USER, iso
 from tidemill.net.egress import SCHEMES, CallFailed, Egress
 from tidemill.net.http_client import Call, Fetcher
 from tidemill.security.signing import DecisionLink, DecisionLinks, signed_headers
@@ -40,6 +40,8 @@ ATTEMPTS_MAX = 32
 FAILURES_MAX = 3
 """A sweep ends after this many failures in a row: the service does not answer."""
 TIMEOUT_MS = 10_000
+REQUESTED, DELEGATED = "requested", "delegated"
+"""Messages that ask for a decision; each delegation of an approval has a number behind the word."""
 
 
 class ApprovalWebhook:
@@ -71,10 +73,9 @@ class ApprovalWebhook:
                 rows[key] = row
         for row in sorted(rows.values(), key=lambda each: each.sort):
             shown = read_approval_row(row)
-            await self._send(tenant, sweep, row, shown, "requested")
-            if shown.status != "pending":
-                await self._send(tenant, sweep, row, shown, shown.status)
-        for key in [key for key, told in sweep.told.items() if told == "requested" and key not in rows]:
+            for what in _messages(shown):
+                await self._send(tenant, sweep, row, shown, what)
+        for key in [key for key, told in sweep.told.items() if _is_open(told) and key not in rows]:
             ended = await self._row(tenant, key)
             if ended is None:
                 # The run is gone, or the same visit has asked again or asks others.
@@ -127,15 +128,16 @@ class ApprovalWebhook:
         data: dict[str, Any] = {"approval_id": approval_id, "tenant": tenant, **plain(row)}
         if self._public_url:
             data["approval_url"] = f"{base}/approvals/{approval_id}"
-        if self._public_url and self._links.lasting and what == "requested":
+        kind, _, number = what.partition(" ")
+        if self._public_url and self._links.lasting and _is_open(what):
             expires_ms = self._links.end(now_ms, row.expires_ms)
-            people = sorted({*row.approvers, *(to for _, to in row.delegated)})
+            people = sorted(set(row.approvers)) if not number else [row.delegated[int(number) - 1][1]]
             data["decision_urls"] = {
                 person: f"{base}/decisions/{self._links.issue(_link(tenant, row, person, expires_ms))}"
                 for person in people
                 if person.startswith(USER)
             }
-        body = msgspec.json.encode({"type": f"approval.{what}", "timestamp": iso(now_ms), "data": data})
+        body = msgspec.json.encode({"type": f"approval.{kind}", "timestamp": iso(now_ms), "data": data})
         message_id = "msg_" + hashlib.sha256(f"{tenant}\0{key}\0{what}".encode()).hexdigest()[:32]
         headers = {"content-type": "application/json", **signed_headers(self._keys, message_id, now_ms, body)}
         # A signed message goes only to the URL it was written for.
@@ -148,6 +150,25 @@ class ApprovalWebhook:
 def _link(tenant: str, row: ApprovalRow, person: str, expires_ms: int) -> DecisionLink:
     place = (row.run_id, row.node, row.visit, row.index)
     return DecisionLink(tenant, *place, row.requested_ms, person, (), expires_ms)
+
+
+def _messages(row: ApprovalRow) -> list[str]:
+    """The messages about an approval in order; who was named in a delegation of one that is over is not asked."""
+    if row.status != "pending":
+        return [REQUESTED, row.status]
+    return [REQUESTED, *(f"{DELEGATED} {number}" for number in range(1, len(row.delegated) + 1))]
+
+
+def _is_open(what: str | None) -> bool:
+    """Whether a message asks for a decision, so that others may follow."""
+    return what is not None and what.startswith((REQUESTED, DELEGATED))
+
+
+def _number(what: str | None) -> int:
+    """The number of a delegation; 0 for the request, -1 before it; after the end nothing follows."""
+    if what is None:
+        return -1
+    return int(what.partition(" ")[2] or 0) if _is_open(what) else DELEGATIONS_MAX
 
 
 def _request_key(row: Row) -> str:
@@ -173,8 +194,8 @@ class _Sweep:
 
     def may_send(self, key: str, what: str) -> bool:
         last = self.told.get(key)
-        # The webhook reports the end after the request, and each of them once.
-        due = last is None if what == "requested" else last == "requested"
+        # The webhook reports delegations after the request, the end after both, and each of them once.
+        due = _number(what) == _number(last) + 1 if _is_open(what) else _is_open(last)
         later = self._retries.get(key, [0, 0])[1] > self._now_ms
         return due and not later and self._failures < FAILURES_MAX and self.sent < SENT_MAX
 
@@ -192,7 +213,7 @@ class _Sweep:
 
     def cursor(self, rows: dict[str, Row]) -> Cursor:
         """What the next sweep has to know: of requests that are over, only those that it would meet again."""
-        told = {key: what for key, what in self.told.items() if what == "requested" or key in rows}
+        told = {key: what for key, what in self.told.items() if _is_open(what) or key in rows}
         behind = self.sent == SENT_MAX or self._failures == FAILURES_MAX
         # Written once a minute: a sweep that finds nothing changes nothing.
         since = self._since if behind or self._now_ms - self._since < SINCE_STEP_MS else self._now_ms

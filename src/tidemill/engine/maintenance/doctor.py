@@ -148,7 +148,10 @@ class Doctor:
         some, none = f"{_counted(len(alive), 'worker')} alive", "" if alive else "no worker is alive"
         yield judged("workers", "workers", some, none, "start one with `tidemill worker`", "info")
         lost = [view for view in views if view not in alive]
-        names = _few(f"{view.name} ({view.state}, last heartbeat {_span(now - view.beat_ms)} ago)" for view in lost)
+        names = _few(
+            f"{view.name} (pid {view.pid} on {view.host}, {view.state}, last heartbeat {_span(now - view.beat_ms)} ago)"
+            for view in lost
+        )
         bad = f"workers stopped sending heartbeats: {names}" if lost else ""
         hint = "check their logs and restart them with `tidemill worker`; they leave the list after an hour"
         yield judged("dead_workers", "workers", "no worker has died in the last hour", bad, hint)

@@ -84,9 +84,12 @@ class BlobService:
             file.write(chunk)
         return info.size
 
-    def read(self, digest: str) -> AsyncIterator[bytes]:
-        """The bytes of a blob that `show` has found, as a stream; damage is raised at the end."""
-        return self._context.blobs.read(self._context.tenant, digest)
+    def read(self, digest: str, start: int = 0) -> AsyncIterator[bytes]:
+        """The bytes of a blob that `show` has found, as a stream; damage is raised at the end.
+
+        What comes after byte `start` is not verified.
+        """
+        return self._context.blobs.read(self._context.tenant, digest, start=start)
 
     async def find(
         self, *, state: BlobState | None = None, after: str | None = None, limit: int = 50

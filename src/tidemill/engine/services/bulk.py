@@ -64,12 +64,15 @@ class BulkService:
         if query.strip() and run_ids:
             message = "give either a query or run ids"
             raise rejected("request_invalid", message, path="/run_ids", hint="leave one out")
+        if limit < 1:
+            message = f"an action is applied to at least one run, not {limit}"
+            raise rejected("limit_invalid", message, path="/limit", hint="leave it out for 1,000")
         if run_ids:
             named = list(dict.fromkeys(run_ids))
-            rows = [(run_id, "", "") for run_id in named[: max(1, limit)]]
+            rows = [(run_id, "", "") for run_id in named[:limit]]
             more = len(named) > len(rows)
         elif query.strip():
-            found, after = await self._runs.find(query, limit=max(1, limit))
+            found, after = await self._runs.find(query, limit=limit)
             rows, more = [(row.run_id, row.workflow, row.status) for row in found], after is not None
         else:
             hint = "write a query such as status:failed workflow:billing"

@@ -104,6 +104,7 @@ class WorkerOptions:
     standing: bool = False
     """A standing worker: what it lacks, another worker may have, now or later."""
     concurrency: int = 64
+    value_memory: int | None = None  # See `Values`.
     lease_ms: int = 15_000
     claim_wait_ms: int = 1_000
     grace_ms: int = 30_000
@@ -135,7 +136,7 @@ class Worker:
         tenant_handlers: Mapping[str, Mapping[str, Handler]] = {},
     ) -> None:
         self._store, self._runs, self._turns, self._messenger = store, runs, turns, messenger
-        self._blobs, self._values, self._ambient = blobs, Values(blobs), ambient
+        self._blobs, self._values, self._ambient = blobs, Values(blobs, memory_max=options.value_memory), ambient
         self._log = AttemptLog(turns, runs, store, blobs, options.name, self._note_begun)
         self.watchdog = LoopWatchdog(ambient)
         tools = (ambient, blobs, self._values, self._log, options.name, store.now_ms, runtime, self.watchdog.blocked_ms)

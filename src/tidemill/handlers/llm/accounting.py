@@ -126,7 +126,7 @@ class DayBudget:
         return key
 
     async def settle(self, key: str, spent: Spend) -> None:
-        """Settle the amount behind the record of the call: one that is not settled is released after a while."""
+        """Settle the amount behind the record of the call: one that is not settled counts as spent after a while."""
         if key:
             with suppress(Unavailable):
                 await self._accounts.settle(key, spent)

@@ -130,6 +130,7 @@ def take_compensation_result(builder: DecisionBuilder, command: CompensationResu
                 worker=command.worker,
                 duration_ms=command.duration_ms,
                 token=command.token,
+                spent=command.spent,
             )
         )
         _next_step(builder)
@@ -139,6 +140,7 @@ def take_compensation_result(builder: DecisionBuilder, command: CompensationResu
         _failure(builder, undo, failed.error, undo.attempt + 1, command.token),
         worker=command.worker,
         duration_ms=command.duration_ms,
+        spent=command.spent,
     )
     if compensator is None or not failed.error.retryable or undo.failures + 1 >= compensator.retry.max_attempts:
         builder.emit(event)

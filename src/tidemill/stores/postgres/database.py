@@ -599,12 +599,12 @@ async def _applied(connection: Connection, place: Place) -> dict[int, tuple[str,
     if (False,) in await (await connection.execute(reach, (place.schema,))).fetchall():
         message = f"the user has no rights on the schema {place.schema} of {place.name}"
         raise rejected("store_unusable", message, hint=_rights_hint(place))
-    if "migrations" not in names:
-        if names & {"streams", "jobs", "rows"}:
-            message = f"the schema {place.schema} of {place.name} belongs to another program"
-            raise rejected("store_foreign", message, hint="name another one with ?schema=NAME: nothing was changed")
-        return {}
-    rows = await (await connection.execute("SELECT number, checksum, applied_ms FROM migrations")).fetchall()
+    rows: list[Any] = []
+    if "migrations" in names:
+        rows = await (await connection.execute("SELECT number, checksum, applied_ms FROM migrations")).fetchall()
+    if not rows and names & {"streams", "jobs", "rows"}:
+        message = f"the schema {place.schema} of {place.name} is of another program, or its list of migrations is gone"
+        raise rejected("store_foreign", message, hint="name another one with ?schema=NAME: nothing was changed")
     return {number: (checksum, moment) for number, checksum, moment in rows}
 
 

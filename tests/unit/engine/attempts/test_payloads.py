@@ -15,7 +15,8 @@ from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
 from tidemill.blobs.contract import digest_of
 from tidemill.blobs.memory import MemoryBlobs
-from tidemill.engine.attempts import attempt
+from tidemill.bootstrap import engine_at
+from tidemill.engine.attempts import attempt, rendering
 from tidemill.engine.attempts.rendering import Held, Values, check_memory, shared_value, text_of
 from tidemill.errors import Unavailable
 from tidemill.expressions.errors import ExpressionError
@@ -31,6 +32,7 @@ from tidemill.kernel.events import (
     RunCreated,
 )
 from tidemill.kernel.explain.blockers import Worker
+from tidemill.settings import Limits, Settings
 from tidemill.testing.faulty_store import after_s
 
 BIG = "x" * 70_000
@@ -417,6 +419,72 @@ def test_values_that_become_too_large_are_refused() -> None:
     with pytest.raises(ExpressionError) as refused:
         check_memory({**fetched, "b": fetched["a"], "c": fetched["a"]})
     assert refused.value.code == "values_too_large"
+
+
+async def test_values_wait_until_others_are_read() -> None:
+    blobs = SlowBlobs()
+    needed = [{await blobs.put(TENANT, b"%d" % number * 1_000): 1_000} for number in range(4)]
+    values = Values(blobs, memory_max=5_000)
+    (_, first), (_, second) = [await values.read(TENANT, each) for each in needed[:2]]
+    assert (first, second) == (2_000, 2_000), "they count as what they become"
+    third, fourth = (asyncio.create_task(values.read(TENANT, each)) for each in needed[2:])
+    await asyncio.sleep(0.01)
+    assert not third.done() and not fourth.done()
+    third.cancel()
+    values.release(first)
+    _, last = await fourth
+    with pytest.raises(asyncio.CancelledError):
+        await third
+    values.release(second)
+    values.release(last)
+    assert values._free == 5_000 and not values._turns
+
+
+async def test_what_is_larger_than_all_room_is_read_alone() -> None:
+    blobs = SlowBlobs()
+    large, small = [{await blobs.put(TENANT, b"1" * size): size} for size in (9_000, 100)]
+    values = Values(blobs, memory_max=5_000)
+    _, taken = await values.read(TENANT, large)
+    beside = asyncio.create_task(values.read(TENANT, small))
+    await asyncio.sleep(0.01)
+    assert taken == 5_000 and not beside.done()
+    values.release(taken)
+    assert (await beside)[1] == 200
+
+
+async def test_a_job_whose_values_have_no_room_for_long_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "TURN_SECONDS", 0.01)
+    blobs = SlowBlobs()
+    values = Values(blobs, memory_max=3_000)
+    needed = {await blobs.put(TENANT, b"1" * 1_000): 1_000}
+    _, taken = await values.read(TENANT, needed)
+    with pytest.raises(Unavailable):
+        await values.read(TENANT, needed)
+    values.release(taken)
+    assert (await values.read(TENANT, needed))[1] == taken
+
+
+async def test_nodes_of_a_worker_take_turns_with_large_values() -> None:
+    running = peak = 0
+
+    async def look(value: list[int]) -> int:
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        await asyncio.sleep(0.02)
+        running -= 1
+        return len(value)
+
+    names = [f"n{number}" for number in range(6)]
+    config = {"function": "look", "args": {"value": "{{ nodes.big }}"}}
+    readers = [{"id": name, "type": "python", "dependencies": ["big"], "config": config} for name in names]
+    big = {"id": "big", "type": "python", "config": {"function": "made"}}
+    functions = {"look": look, "made": lambda: list(range(100_000))}
+    limited = Settings(limits=Limits(value_memory=10_000_000))
+    async with engine_at("memory://", functions=functions, settings=limited) as engine:
+        run = await engine.run({"name": "flow", "nodes": [big, *readers]})
+    assert run.status == "COMPLETED" and peak == 1
+    assert [run.nodes[name]["output"] for name in names] == [100_000] * 6
 
 
 async def test_tenants_are_kept_apart() -> None:

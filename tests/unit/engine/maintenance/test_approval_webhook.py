@@ -170,3 +170,31 @@ async def test_without_a_lasting_secret_a_message_carries_no_links(told: Told) -
     await told.ask("one")
     await told.sweep()
     assert "decision_urls" not in told.bodies[0]["data"]
+
+
+async def test_the_person_to_whom_a_decision_is_delegated_is_told_once_with_a_link(told: Told) -> None:
+    await told.ask("one")
+    assert await told.sweep() == [("approval.requested", "one")]
+    await told.engine.delegate("one", "ask", "bob", actor="alice")
+    assert await told.sweep() == [("approval.delegated", "one")]
+    assert list(told.bodies[1]["data"]["decision_urls"]) == ["user:bob"]
+    await told.engine.delegate("one", "ask", "carol", actor="bob")
+    assert await told.sweep() == [("approval.delegated", "one")]
+    assert list(told.bodies[2]["data"]["decision_urls"]) == ["user:carol"]
+    assert len({asked.headers["webhook-id"] for asked in told.receiver.asked}) == 3
+    assert await told.sweep() == []
+    await told.engine.decide("one", "ask", "approve", actor="carol")
+    assert await told.sweep() == [("approval.decided", "one")]
+    assert await told.sweep() == []
+
+
+async def test_delegations_between_two_sweeps_are_told_after_the_request_and_in_order(told: Told) -> None:
+    await told.ask("one")
+    await told.engine.delegate("one", "ask", "bob", actor="alice")
+    await told.engine.delegate("one", "ask", "carol", actor="bob")
+    told.receiver.routes["/hook"] = in_turn(reply(), reply(status=503), reply(), reply())
+    assert await told.sweep() == [("approval.requested", "one"), ("approval.delegated", "one")]
+    told.cursor["retries"] = {key: [failed, 0] for key, (failed, _) in told.cursor["retries"].items()}
+    assert await told.sweep() == [("approval.delegated", "one"), ("approval.delegated", "one")]
+    asked = [list(body["data"]["decision_urls"]) for body in told.bodies]
+    assert asked == [["user:alice"], ["user:bob"], ["user:bob"], ["user:carol"]]

@@ -287,7 +287,7 @@ def test_a_killed_worker(file: StoreFile, worker: Starter) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     found = file.found("dead_workers")
-    assert found.severity == "warning" and f"alpha/{process.pid}/" in found.message
+    assert found.severity == "warning" and f" (pid {process.pid} on " in found.message
     assert file.found("workers").severity == "info"
 
 

@@ -121,6 +121,16 @@ async def test_another_schema_than_ours_is_left_alone(server: PrivateServer) -> 
         assert len(server.asked(f"SELECT 1 FROM pg_tables WHERE schemaname = '{schema}'")) == 1
 
 
+def test_a_list_of_migrations_that_lacks_rows_is_told(server: PrivateServer) -> None:
+    url = server.new_store()
+    assert all(step.applied_ms for step in migrated(url))
+    schema = place_at(url).schema
+    server.asked(f"DELETE FROM {schema}.migrations WHERE number = 2")
+    assert "lacks number 2" in str(asyncio.run(refusal(url)))
+    server.asked(f"DELETE FROM {schema}.migrations")
+    assert "its list of migrations is gone" in str(asyncio.run(refusal(url)))
+
+
 HELLO = {"name": "hello", "nodes": [{"id": "a", "type": "value", "config": "x" * 100_000}]}
 
 

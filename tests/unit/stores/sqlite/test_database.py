@@ -60,6 +60,8 @@ def test_what_is_pending() -> None:
         pending(known, {1: known[0].checksum, 3: "x"}, "here.db")
     with pytest.raises(Rejected, match="store_schema_unknown"):
         pending(known, {1: "x"})
+    with pytest.raises(Rejected, match=r"of here\.db lacks number 1, and has number 2.*store_damaged"):
+        pending(known, {2: known[1].checksum}, "here.db")
 
 
 def test_many_processes_make_a_new_store_at_once(tmp_path: Path) -> None:
