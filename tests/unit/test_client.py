@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 import os
@@ -655,3 +656,19 @@ def test_a_path_is_that_of_a_sqlite_file(tmp_path: Path) -> None:
     with pytest.raises(tidemill.Rejected) as refused:
         tidemill.open(3)  # type: ignore[arg-type]
     assert refused.value.code == "store_unknown" and "sqlite:///FILE" in refused.value.problems[0].hint
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///freed.db"])
+def test_a_closed_mill_is_freed_with_everything_in_it(url: str) -> None:
+    """A value that the garbage collector does not track would keep all of it, caches included, if it closed a cycle."""
+    signal_node = {"id": "b", "type": "signal", "config": {"name": "go"}, "dependencies": ["a"]}
+    nodes = [{"id": "a", "type": "value", "config": 1}, signal_node]
+    before = {id(each) for each in gc.get_objects() if isinstance(each, Engine)}
+    for _ in range(3):
+        with tidemill.open(url) as mill:
+            mill.publish({"name": "waits", "nodes": nodes})
+            mill.start("waits")
+            assert mill.run(HELLO).ok
+    del mill
+    gc.collect()
+    assert [each for each in gc.get_objects() if isinstance(each, Engine) and id(each) not in before] == []

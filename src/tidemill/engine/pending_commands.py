@@ -32,7 +32,7 @@ STATEMENT_CONFLICT = CommandOutcome(
 """Nothing was written; the attempt is repeated, because its statement must be dry-run again."""
 
 
-class PendingCommand(msgspec.Struct, gc=False):
+class PendingCommand(msgspec.Struct):
     command: AnyCommand
     done: Callable[[PendingCommand, CommandOutcome], None]
     """Called once, when the outcome is known."""

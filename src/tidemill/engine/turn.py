@@ -103,7 +103,7 @@ class JobLimits(Protocol):
         """The jobs of a run with the caps of the limits that hold for them."""
 
 
-class PlannedCommit(msgspec.Struct, gc=False):
+class PlannedCommit(msgspec.Struct):
     stream: Stream
     entry: CachedRun
     commands: list[PendingCommand]

@@ -175,8 +175,11 @@ class StatementRefused(Value, frozen=True, kw_only=True):
 CommitResult = Committed | VersionConflict | LeasesLost | StatementRefused
 
 
-class Claim(Value, frozen=True, kw_only=True):
-    """A request for jobs. `owner` names the process, so that a store can void the leases of a dead one."""
+class Claim(Value, frozen=True, kw_only=True, gc=True):
+    """A request for jobs. `owner` names the process, so that a store can void the leases of a dead one.
+
+    The garbage collector tracks it, because `room` refers to the worker that holds it.
+    """
 
     queues: tuple[str, ...]
     """Queues to take from, in no particular order; empty means all."""
