@@ -569,6 +569,25 @@ def test_each_attempt_that_ends_is_logged(mill: Tidemill, caplog: pytest.LogCapt
     assert failed.getMessage().endswith(": not yet [flaky]; it will be retried")
 
 
+def look_up(key: str) -> int:
+    return {"present": 1}[key]
+
+
+def test_lists_and_the_log_name_the_class_of_an_exception(mill: Tidemill, caplog: pytest.LogCaptureFixture) -> None:
+    """The text of a KeyError is the key alone."""
+    caplog.set_level("INFO", logger="tidemill.attempts")
+    looking = {"id": "a", "type": "python", "config": {"function": f"{__name__}:look_up", "args": {"key": "missing"}}}
+    mill.run({"name": "looking", "nodes": [looking]}, key="child")
+    mill.publish({"name": "looking", "nodes": [looking]})
+    parent = mill.run({"name": "parent", "nodes": [{"id": "sub", "type": "workflow", "config": {"workflow": "looking"}}]})
+    said = "KeyError: 'missing'"
+    assert mill.dead_letters("run:child")[0][0].message == said
+    assert mill.find("workflow:looking status:FAILED")[0][0].error_message == said
+    assert parent.error is not None and parent.error["message"].endswith(f": {said}")
+    mill.close()
+    assert any(record.getMessage().endswith(f": {said} [exception]") for record in caplog.records)
+
+
 def test_a_fork_logs_nothing_of_its_source_again(mill: Tidemill, caplog: pytest.LogCaptureFixture) -> None:
     run = mill.run(HELLO)
     caplog.set_level("INFO", logger="tidemill.attempts")
