@@ -579,7 +579,9 @@ def test_lists_and_the_log_name_the_class_of_an_exception(mill: Tidemill, caplog
     looking = {"id": "a", "type": "python", "config": {"function": f"{__name__}:look_up", "args": {"key": "missing"}}}
     mill.run({"name": "looking", "nodes": [looking]}, key="child")
     mill.publish({"name": "looking", "nodes": [looking]})
-    parent = mill.run({"name": "parent", "nodes": [{"id": "sub", "type": "workflow", "config": {"workflow": "looking"}}]})
+    parent = mill.run(
+        {"name": "parent", "nodes": [{"id": "sub", "type": "workflow", "config": {"workflow": "looking"}}]}
+    )
     said = "KeyError: 'missing'"
     assert mill.dead_letters("run:child")[0][0].message == said
     assert mill.find("workflow:looking status:FAILED")[0][0].error_message == said

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.fixtures.cli_store import CliStore
+from tidemill.cli import main
 
 
 def test_runs_are_retried_together_after_a_repair(cli_store: CliStore, tmp_path: Path) -> None:
@@ -50,6 +51,9 @@ def test_a_tolerated_item_of_a_completed_run_is_repeated_by_a_fork(cli_store: Cl
     assert "dlq retry" not in shown
     refused = cli_store("dlq", "retry", "--run", run_id)
     assert "to run a node again: tidemill runs fork RUN --node NODE" in refused.out
+    planned = cli_store("dlq", "retry", "--run", run_id, "--dry-run")
+    assert planned.code == refused.code == main.REFUSED, "a rehearsal ends like the real call"
+    assert planned.out == refused.out.replace("0 retried", "0 would be retried")
 
 
 def test_a_retry_names_the_tolerated_failures_that_it_leaves(cli_store: CliStore) -> None:

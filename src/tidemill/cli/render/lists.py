@@ -42,6 +42,7 @@ from tidemill.engine.views import plain
 from tidemill.engine.worker.registry import Held
 from tidemill.errors import offered, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.explain.live import form_words
 from tidemill.triggers.times import duration_text
 
 if TYPE_CHECKING:
@@ -338,9 +339,15 @@ def print_approval(session: StoreSession, approval: Mapping[str, Any]) -> None:
     print_title(str(approval.get("title") or approval["node"]), f"run {approval['run_id']}")
     print_facts(_approval_facts(approval))
     if approval["status"] == "pending":
-        item = ("--item", str(approval["index"])) if _is_item(approval) else ()
         print()
-        print_hint(session.command("approvals", "decide", approval["run_id"], approval["node"], "approve", *item))
+        print_hint(decide_command(session, approval))
+
+
+def decide_command(session: StoreSession, approval: Mapping[str, Any]) -> str:
+    """The command that approves, with placeholders for the fields that its form requires."""
+    item = ("--item", str(approval["index"])) if _is_item(approval) else ()
+    place = (approval["run_id"], approval["node"])
+    return session.command("approvals", "decide", *place, "approve", *item, *form_words(approval["form"]))
 
 
 def _approval_facts(approval: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -443,7 +443,7 @@ def print_patch(run_id: str, outcome: PatchOutcome) -> None:
         print_hint(f"published as {outcome.published.name}@{outcome.published.version}")
 
 
-def print_reprocessed(outcome: Reprocessed) -> None:
+def print_reprocessed(outcome: Reprocessed, *, dry_run: bool) -> None:
     runs = outcome.runs
     if not runs:
         print("no open dead letter matches")
@@ -451,7 +451,7 @@ def print_reprocessed(outcome: Reprocessed) -> None:
     retried = sum(run.result != "refused" for run in runs)
     columns = (Column("RUN", "run_id"), Column("LETTERS", "letters", number=True), Column("RESULT", "result"))
     print_rows(columns, runs, lambda run: f"{run.problem} [{run.code}]" if run.problem else "")
-    verb = "would be retried" if any(run.result == "would retry" for run in runs) else "retried"
+    verb = "would be retried" if dry_run else "retried"
     print_hint(f"{counted(outcome.matched, 'dead letter')} in {counted(len(runs), 'run')}, {retried} {verb}")
     if any(run.code == "run_completed" for run in runs):
         print_hint("a completed run stays as it is; to run a node again: tidemill runs fork RUN --node NODE")
