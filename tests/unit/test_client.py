@@ -445,6 +445,7 @@ def test_notebooks_see_the_traceback_what_was_handled_and_no_children(mill: Tide
     assert "KeyError: &#x27;missing&#x27; [exception]" in html and "<pre>Traceback (most recent call last)" in html
     handled = mill.run({"name": "handled", "nodes": [{"id": "a", "on_error": "continue", **python}]})
     assert "<td>tolerated</td>" in handled._repr_html_()
+    assert handled.nodes["a"]["tolerated"] is True and "tolerated" not in run.nodes["a"]
     mill.publish(HELLO)
     mill.run({"name": "parent", "nodes": [{"id": "kid", "type": "workflow", "config": {"workflow": "hello"}}]})
     shown = mill._repr_html_()
