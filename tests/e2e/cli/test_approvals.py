@@ -48,6 +48,15 @@ def test_the_printed_command_fills_in_the_fields_that_the_form_requires(cli_stor
     assert cli_store.fine(*pasted, "--as", "ada") == "✓ review: your vote counts, 1 of 2 agree so far\n"
 
 
+def test_what_follows_a_time_out_is_told_where_there_is_one(cli_store: CliStore) -> None:
+    assert "on timeout" in cli_store.fine("why", cli_store.asking())
+    run_id = cli_store.start(
+        {"name": "patient", "nodes": [{"id": "ask", "type": "human", "config": {"title": "Well?"}}]}
+    )
+    cli_store.until(run_id, lambda view: view.nodes["ask"]["status"] == "WAITING")
+    assert "on timeout" not in cli_store.fine("why", run_id)
+
+
 def test_items_of_a_map_are_decided_one_by_one(cli_store: CliStore) -> None:
     flow = {
         "name": "many",

@@ -31,7 +31,7 @@ from tidemill.cli.render.tables import (
     print_traceback,
     size_of,
 )
-from tidemill.cli.render.terminal import counted
+from tidemill.cli.render.terminal import counted, one_line
 from tidemill.cli.session import ALONE, StoreSession, item_or_none
 from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
 from tidemill.engine.maintenance.blob_gc import GcReport
@@ -133,11 +133,15 @@ def _note_with_children(children: Mapping[str, int], row: RunRow) -> str:
     return dotted(_run_note(row), counted(count, "child run") if count else "")
 
 
+ERROR_COLUMNS_MAX = 120
+
+
 def _run_note(row: RunRow) -> str:
     where = f"at {row.failed_node}" if row.failed_node else "as a whole"
+    why = f": {one_line(row.error_message, ERROR_COLUMNS_MAX)}" if row.error_message else ""
     stuck = f"stuck [{row.stuck_reason}]" if row.stuck_reason else "stuck"
     return dotted(
-        f"failed {where} [{row.error_code}]" if row.status == "FAILED" else "",
+        f"failed {where}{why} [{row.error_code}]" if row.status == "FAILED" else "",
         f"suspect [{row.suspect}]" if row.suspect else "",
         stuck if row.stuck else "",
         f"waits for {names(row.waiting_for)}" if row.waiting_for else "",

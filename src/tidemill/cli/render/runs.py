@@ -329,7 +329,7 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "error", f"{where}{error_words(error)}"
         yield "hint", error.get("hint")
         yield from _reasons(error.get("causes", ()))
-    counts = Counter(_status(node, name, shown.get("failed_node")) for name, node in shown["nodes"].items())
+    counts = Counter(_status(node) for node in shown["nodes"].values())
     nodes = ", ".join(f"{count} {status.lower()}" for status, count in counts.items())
     yield "nodes", f"{nodes} · {counted(shown['events'], 'event')}"
 
@@ -354,7 +354,7 @@ def _print_nodes(view: RunView, whys: Mapping[str, str], took: Mapping[str, int]
     heads = (Column(""), Column("", gives=True), Column("", status=True), times, Column("", gives=True))
     lines = []
     for name, node in chosen:
-        status = _status(node, name, view.failed_node)
+        status = _status(node)
         about = _about(node, whys.get(name, ""), past=past)
         lines.append(Line((SIGNS.get(status, " "), name, status, spent.get(name, ""), about)))
     print_table(heads, lines[:NODES_SHOWN_MAX])
@@ -365,17 +365,17 @@ def _print_nodes(view: RunView, whys: Mapping[str, str], took: Mapping[str, int]
 def tolerated_failures(view: RunView) -> dict[str, int]:
     """The nodes that failed and were tolerated, each with how many of its items did."""
     failed = {name: node.get("items", {}).get("failed", 0) for name, node in view.nodes.items()}
-    whole = {name for name, node in view.nodes.items() if _status(node, name, view.failed_node) == TOLERATED}
+    whole = {name for name, node in view.nodes.items() if _status(node) == TOLERATED}
     return {name: count for name, count in failed.items() if name != view.failed_node and (count or name in whole)}
 
 
-def _status(node: Mapping[str, Any], name: str, failed_node: str | None) -> str:
-    """The status of a node in text: of all that are FAILED, only the one that failed the run is called so."""
+def _status(node: Mapping[str, Any]) -> str:
+    """The status of a node in text: of all that are FAILED, only those that fail a run are called so."""
     if node["status"] != "FAILED":
         return str(node["status"])
     if (node["error"] or {}).get("code") == NOT_REACHED:
         return UNREACHED
-    return "FAILED" if name == failed_node else TOLERATED
+    return TOLERATED if node.get("tolerated") else "FAILED"
 
 
 def _about(node: Mapping[str, Any], why: str, *, past: bool) -> str:
