@@ -39,6 +39,8 @@ def test_a_fork_is_changed_by_set(cli_store: CliStore) -> None:
     )
     cli_store.until(forked["run_id"], lambda view: view.status == "COMPLETED")
     assert cli_store.mill.show(forked["forked_from"]).status == "FAILED", "the other run is left as it is"
+    compared = cli_store.fine("runs", "compare", forked["forked_from"], forked["run_id"])
+    assert "error no such account [no_account]" in compared
 
 
 def test_a_tolerated_item_of_a_completed_run_is_repeated_by_a_fork(cli_store: CliStore) -> None:

@@ -453,7 +453,7 @@ def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
         if view.status == "COMPLETED":
             words = ("run", file, *code)
         follows = reference + (f"+{view.revision}" if view.revision else "")
-        said = f"! this run follows {follows}, {file} has changed: {session.command(*words)}"
+        said = f"! this run follows {follows}, which differs from {file}; to use the file: {session.command(*words)}"
         print(sanitize(said), file=sys.stderr, flush=True)
     return reference
 

@@ -504,8 +504,12 @@ def _differing(node: Mapping[str, Any]) -> Iterator[Line]:
     room, facts = columns() // 2, ("status", "visits", "attempts", "error", "output")
     pairs = (pair for field in facts for pair in _apart(field, left.get(field), right.get(field)))
     for field, *values in islice(pairs, FIELDS_SHOWN_MAX):
-        yield Line((name, *(f"{field} {snippet(value, room)}" for value in values)))
+        yield Line((name, *(f"{field} {_side(field, value, room)}" for value in values)))
         name = ""
+
+
+def _side(field: str, value: Any, room: int) -> str:
+    return snippet(error_words(value) if field == "error" and isinstance(value, dict) else value, room)
 
 
 def _apart(field: str, left: Any, right: Any, depth: int = 0) -> Iterator[tuple[str, Any, Any]]:
