@@ -196,8 +196,10 @@ def _watch(mill: Tidemill, session: StoreSession, run_id: str) -> int:
 
 def _without_worker(mill: Tidemill, run_id: str) -> str:
     """What waits in vain for a worker; empty if one is there."""
-    waiting = (each for each in mill.why(run_id).blockers if each.kind == "worker" and each.need == "no_worker")
-    return next((each.words for each in waiting), "")
+    from tidemill.kernel.explain.blockers import Worker
+
+    found = (each for each in mill.why(run_id).blockers if isinstance(each, Worker) and each.need == "no_worker")
+    return next((each.words for each in found), "")
 
 
 # config
