@@ -30,6 +30,7 @@ def test_a_new_project_runs_and_its_test_passes(tmp_path: Path) -> None:
     shop = tmp_path / "shop"
     run = process("run", "orders.yaml", "--json", cwd=shop)
     assert run.json["outputs"] == {"report": "3 orders, 49 in all"}
+    assert 'did you mean "day"?' in process("run", "orders.yaml", "-i", "dya=friday", cwd=shop).err
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_orders.py"],
         cwd=shop,

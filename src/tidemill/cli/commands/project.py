@@ -39,6 +39,7 @@ inputs:
   type: object
   properties:
     day: {type: string, default: monday}
+  additionalProperties: false
 nodes:
   - id: fetch
     type: python
