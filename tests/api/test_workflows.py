@@ -10,6 +10,7 @@ import pytest
 
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tests.fixtures.callers import TestAccess, as_caller
+from tidemill.kernel.document.reader import read_document
 from tidemill.kernel.model import decode_workflow
 
 HELLO = {"name": "hello", "nodes": [{"id": "greet", "type": "value", "config": "Hello"}]}
@@ -147,6 +148,13 @@ async def test_tags_are_moved_removed_and_remembered(server: ApiServer) -> None:
     assert [(each["version"], each["actor"]) for each in history] == [(1, "local"), (0, "local")]
     refused = await server.http.get("/workflows/hello:stable")
     assert (refused.status_code, refused.json()["code"]) == (404, "tag_unknown")
+
+
+async def test_a_document_is_read_back_as_json_or_yaml(server: ApiServer) -> None:
+    await server.post("/workflows", {"document": HELLO})
+    text = await server.http.get("/workflows/hello/document", params={"format": "yaml"})
+    assert text.headers["content-type"].startswith("application/yaml") and text.text.startswith("name: hello\n")
+    assert read_document(text.text, format="yaml") == await server.get("/workflows/hello/document")
 
 
 async def test_the_graph_is_a_compiled_workflow_and_a_picture(server: ApiServer) -> None:

@@ -446,6 +446,7 @@ def test_notebooks_see_the_traceback_what_was_handled_and_no_children(mill: Tide
     assert "KeyError: &#x27;missing&#x27; [exception]" in html and "<pre>Traceback (most recent call last)" in html
     handled = mill.run({"name": "handled", "nodes": [{"id": "a", "on_error": "continue", **python}]})
     assert "<td>tolerated</td>" in handled._repr_html_()
+    assert handled.nodes["a"]["tolerated"] is True and "tolerated" not in run.nodes["a"]
     mill.publish(HELLO)
     mill.run({"name": "parent", "nodes": [{"id": "kid", "type": "workflow", "config": {"workflow": "hello"}}]})
     shown = mill._repr_html_()
@@ -568,6 +569,27 @@ def test_each_attempt_that_ends_is_logged(mill: Tidemill, caplog: pytest.LogCapt
     assert fields(failed, "error_code", "will_retry", "workflow") == ("flaky", True, "flaky")
     assert failed.getMessage().startswith("run flaky node a[0] failed, attempt 1, ")
     assert failed.getMessage().endswith(": not yet [flaky]; it will be retried")
+
+
+def look_up(key: str) -> int:
+    return {"present": 1}[key]
+
+
+def test_lists_and_the_log_name_the_class_of_an_exception(mill: Tidemill, caplog: pytest.LogCaptureFixture) -> None:
+    """The text of a KeyError is the key alone."""
+    caplog.set_level("INFO", logger="tidemill.attempts")
+    looking = {"id": "a", "type": "python", "config": {"function": f"{__name__}:look_up", "args": {"key": "missing"}}}
+    mill.run({"name": "looking", "nodes": [looking]}, key="child")
+    mill.publish({"name": "looking", "nodes": [looking]})
+    parent = mill.run(
+        {"name": "parent", "nodes": [{"id": "sub", "type": "workflow", "config": {"workflow": "looking"}}]}
+    )
+    said = "KeyError: 'missing'"
+    assert mill.dead_letters("run:child")[0][0].message == said
+    assert mill.find("workflow:looking status:FAILED")[0][0].error_message == said
+    assert parent.error is not None and parent.error["message"].endswith(f": {said}")
+    mill.close()
+    assert any(record.getMessage().endswith(f": {said} [exception]") for record in caplog.records)
 
 
 def test_a_fork_logs_nothing_of_its_source_again(mill: Tidemill, caplog: pytest.LogCaptureFixture) -> None:

@@ -134,7 +134,7 @@ def pipeline_source(pipeline: Handler) -> ToolSource:
             message = f"credentials for {shorten(each, 100)}, which is not among the origins"
             yield Problem(code="config_invalid", message=message, path=f"{path}/auth")
 
-    return ToolSource("execute_pipeline", make, _PIPELINE_SETTINGS, check, PIPELINE_DESCRIPTION, templated=("auth",))
+    return ToolSource("execute_pipeline", make, _PIPELINE_SETTINGS, check, templated=("auth",))
 
 
 async def _execute(
@@ -262,22 +262,19 @@ SEARCH_DESCRIPTION = (
 )
 
 
-def search_source(registry: ToolRegistry) -> ToolSource:
+def search_source() -> ToolSource:
     async def make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:
         entries = allowances(context.config["tools"])
         workflows = [each for entry in entries for each in entry.settings.get("workflows", ())]
         pipelines = any(entry.name == "execute_pipeline" for entry in entries)
-        sources = [source for entry in entries if (source := registry.get(entry.name)) is not None]
 
         async def call(context: ToolContext, arguments: dict[str, Any]) -> Ended:
             limit = arguments.get("limit", 10)
             kinds: tuple[Kind, ...] = ("workflow", "composite") if pipelines else ("workflow",)
             found = await context.port.find(arguments["query"], kinds=kinds, limit=100)
             kept = [each for each in found if each.kind != "workflow" or _matches(each.name, workflows)]
-            kept += [
-                Found(kind="function", name=each.name, description=each.description, parameters=each.parameters)
-                for each in sources
-            ]
+            # The model knows their parameters.
+            kept += [Found(kind="function", name=each.name, description=each.description) for each in context.tools]
             texts = [{"name": _spaced(each.name), "text": each.description} for each in kept]
             hits = rank(texts, arguments["query"], {"name": 3.0})[:limit]
             shown = [_shown(kept[hit.number], hit.score) for hit in hits]
@@ -296,7 +293,7 @@ def search_source(registry: ToolRegistry) -> ToolSource:
         )
         return (tool,)
 
-    return ToolSource("search_tools", make, object_schema((), workflows=_NAMES), description=SEARCH_DESCRIPTION)
+    return ToolSource("search_tools", make, object_schema((), workflows=_NAMES))
 
 
 def _spaced(name: str) -> str:
@@ -357,7 +354,7 @@ def ask_source() -> ToolSource:
         )
         return (tool,)
 
-    return ToolSource("ask_human", make, _ASK_SETTINGS, description=ASK_DESCRIPTION)
+    return ToolSource("ask_human", make, _ASK_SETTINGS)
 
 
 # Workflows.
@@ -397,7 +394,7 @@ def start_source() -> ToolSource:
         return (tool,)
 
     settings = object_schema(("workflows",), workflows=_NAMES)
-    return ToolSource("start_workflow", make, settings, description=START_DESCRIPTION)
+    return ToolSource("start_workflow", make, settings)
 
 
 # Python functions.
@@ -493,7 +490,7 @@ def _function_source(name: str, mark: ToolMark, python: Handler) -> ToolSource:
     async def make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:
         return (made,)
 
-    return ToolSource(mark.name, make, object_schema(()), description=mark.description, parameters=mark.parameters)
+    return ToolSource(mark.name, make, object_schema(()))
 
 
 # All of them.
@@ -507,7 +504,7 @@ def built_in_tools(
     for source in (
         pipeline_source(pipeline),
         patch_source(),
-        search_source(registry),
+        search_source(),
         openapi_source(http),
         delegate,
         ask_source(),

@@ -103,7 +103,7 @@ def delegate_source(
     async def make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:
         return (_Delegation(allowance, fetcher, interpreter, now_ms).tool(),)
 
-    return ToolSource("delegate_to_agent", make, SETTINGS_SCHEMA, _problems, DESCRIPTION, templated=("agents",))
+    return ToolSource("delegate_to_agent", make, SETTINGS_SCHEMA, _problems, templated=("agents",))
 
 
 def _problems(settings: dict[str, Any], path: str) -> Iterator[Problem]:

@@ -435,6 +435,7 @@ class AgentLoop:
             call_id=call.call.id,
             key=f"{context.effect_key}/{self._conversation.replies}.{call.position}",
             begin=lambda: self._add({"t": "start", "n": call.position}),
+            tools=self._toolbox.tools,
         )
         if call.wait is None:
             return await self._toolbox.call(prepared, tool_context)

@@ -246,7 +246,7 @@ def openapi_source(http: Handler) -> ToolSource:
     async def make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:
         return (_tool(allowance, http),)
 
-    return ToolSource("openapi_action", make, SETTINGS_SCHEMA, settings_problems, DESCRIPTION, templated=("auth",))
+    return ToolSource("openapi_action", make, SETTINGS_SCHEMA, settings_problems, templated=("auth",))
 
 
 def _tool(allowance: Allowance, http: Handler) -> Tool:

@@ -288,7 +288,7 @@ _OPERATIONS = {
 
 def patch_source() -> ToolSource:
     schema = object_schema(("policy",), policy=POLICY_SCHEMA)
-    return ToolSource("patch_workflow", _make, schema, policy_problems, PATCH_DESCRIPTION)
+    return ToolSource("patch_workflow", _make, schema, policy_problems)
 
 
 async def _make(allowance: Allowance, context: NodeContext) -> tuple[Tool, ...]:

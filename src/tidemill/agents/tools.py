@@ -87,6 +87,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """Equal for every try of this call, and for no other: `<effect key>/<place>`, which is `<turn>.<position>`."""
     begin: Callable[[], Awaitable[None]]
     """Records that a tool begins which must not be called twice."""
+    tools: tuple[Tool, ...] = ()
+    """All tools of the node."""
 
     @property
     def place(self) -> str:
@@ -164,9 +166,6 @@ class ToolSource(NamedTuple):
     settings_schema: Any = True
     check: Callable[[dict[str, Any], str], Iterable[Problem]] = lambda settings, path: ()
     """Problems of settings beyond the schema, at a path."""
-    description: str = ""
-    parameters: Any = None
-    """For `search_tools`."""
     templated: tuple[str, ...] = ()
     """Settings that may hold templates; all others are constants, so that no data widens what an agent may do."""
 

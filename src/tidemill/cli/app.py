@@ -57,7 +57,7 @@ def _print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
 
     context = getattr(error, "ctx", None)
     path = PROGRAM if context is None else context.command_path
-    message, hint = " ".join(error.format_message().split()), f"Try `{path} --help`."
+    message, hint = " ".join(f"{error.format_message()} {_meaning(error)}".split()), f"Try `{path} --help`."
     if as_json:
         from tidemill.cli.render.terminal import as_plain, print_json
         from tidemill.errors import Problem
@@ -66,6 +66,14 @@ def _print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
         return
     print(f"{PROGRAM}: {sanitize(message)}", file=sys.stderr)
     print(hint, file=sys.stderr)
+
+
+def _meaning(error: click.ClickException) -> str:
+    """What the help says of a parameter that is missing; click itself lists choices."""
+    missing = error.param if isinstance(error, click.MissingParameter) else None
+    return (
+        "" if missing is None or isinstance(missing.type, click.Choice) else str(getattr(missing, "help", None) or "")
+    )
 
 
 @app.command("validate")

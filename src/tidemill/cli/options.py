@@ -289,7 +289,10 @@ command_id = option(
 who = together(reason, actor, command_id)
 """What every change of a run records: `reason`, `actor` and `command_id`, as the engine's methods call them."""
 comments = option(
-    "--comment", "--reason", "comments", metavar="TEXT", default="", about="A comment, recorded with the decision."
+    *("--comments", "--comment", "--reason", "comments"),
+    metavar="TEXT",
+    default="",
+    about="A comment, recorded with the decision.",
 )
 message = option("--message", "-m", metavar="TEXT", default="", about="A message, recorded with the change.")
 concurrency = option(

@@ -24,6 +24,7 @@ from tidemill.kernel.events import (
 )
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.model import Retention
+from tidemill.kernel.queries import message_of
 from tidemill.kernel.spending import NOTHING_SPENT
 from tidemill.kernel.state import DeadLetter, State, key_at, peek_at
 from tidemill.stores.contract import Row, Stream
@@ -258,7 +259,7 @@ def _known_at_end(state: State) -> tuple[object, ...]:
     failure = message = ""
     if state.status == "FAILED" and state.error is not None:
         failure = fingerprint(state.error.code, state.failed_node, state.error.message)
-        message = state.error.message[:MESSAGE_SHOWN_MAX]
+        message = message_of(state.error)[:MESSAGE_SHOWN_MAX]
     known = (failure, message, state.work_ms, state.size, state.emitted)
     if state.spent == NOTHING_SPENT:
         return known
@@ -396,7 +397,7 @@ def _letter_row(stream: Stream, state: State, event: DeadLettered | DeadLetterCl
         index=event.index,
         attempts=failure.attempts,
         code=failure.error.code,
-        message=failure.error.message,
+        message=message_of(failure.error),
         at_ms=failure.at_ms,
     )
     if isinstance(event, DeadLetterClosed):

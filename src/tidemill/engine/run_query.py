@@ -175,7 +175,9 @@ class _Reader:
             hint = "write started>-2h, without spaces"
             self.problem("query_term_unknown", path, "`started` is compared with a time", hint)
         else:
-            hint = offered(condition, (*(f"{name}:" for name in FIELDS), *FLAGS))
+            status = condition.lower()
+            known = (*(f"{name}:" for name in FIELDS), *FLAGS)
+            hint = f"write status:{status}" if status in STATUSES else offered(condition, known)
             self.problem("query_term_unknown", path, f"`{_short(condition)}` is not a condition for runs", hint)
 
     def add_field(self, name: str, value: Any, path: str) -> None:

@@ -188,8 +188,7 @@ class RunView:
     def _node_status(self, name: str) -> str:
         node = self.nodes[name]
         unreached = (node["error"] or {}).get("code") == "upstream_failed"
-        tolerated = node["status"] == "FAILED" and name != self.failed_node and not unreached
-        return "tolerated" if tolerated else "not reached" if unreached else str(node["status"])
+        return "tolerated" if node.get("tolerated") else "not reached" if unreached else str(node["status"])
 
     def _node_took(self, name: str) -> str:
         from tidemill.pictures.labels import duration
@@ -422,6 +421,8 @@ async def _node_view(
         shown["items"] = {"count": visit.map.count, "done": visit.map.done, "failed": visit.map.failed}
     if visit.status == "RUNNING":
         shown["since_ms"] = visit.since_ms
+    if visit.status == "FAILED" and visit.tolerated:
+        shown["tolerated"] = True
     if missing:
         shown["output_missing"] = missing
     return shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import threading
@@ -36,6 +37,24 @@ def test_a_form_as_json(cli_store: CliStore) -> None:
     assert cli_store.json("approvals", "show", run_id, "review")["votes"][0]["form"] == {"window": "night", "count": 3}
     (problem,) = cli_store.refused("approvals", "decide", run_id, "review", "approve", "--form", '{"window": ')
     assert problem["message"].startswith("--form: ")
+
+
+def test_the_printed_command_fills_in_the_fields_that_the_form_requires(cli_store: CliStore) -> None:
+    run_id = cli_store.asking()
+    command = f"tidemill approvals decide {run_id} review approve --form window=VALUE"
+    assert command in " ".join(cli_store.fine("runs", "why", run_id).split())
+    assert cli_store.fine("approvals", "show", run_id, "review").endswith(f"→ {command}\n")
+    pasted = shlex.split(command.replace("VALUE", "day"))[1:]
+    assert cli_store.fine(*pasted, "--as", "ada") == "✓ review: your vote counts, 1 of 2 agree so far\n"
+
+
+def test_what_follows_a_time_out_is_told_where_there_is_one(cli_store: CliStore) -> None:
+    assert "on timeout" in cli_store.fine("why", cli_store.asking())
+    run_id = cli_store.start(
+        {"name": "patient", "nodes": [{"id": "ask", "type": "human", "config": {"title": "Well?"}}]}
+    )
+    cli_store.until(run_id, lambda view: view.nodes["ask"]["status"] == "WAITING")
+    assert "on timeout" not in cli_store.fine("why", run_id)
 
 
 def test_items_of_a_map_are_decided_one_by_one(cli_store: CliStore) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.fixtures.cli_store import CliStore
+from tidemill.cli import main
 
 
 def test_runs_are_retried_together_after_a_repair(cli_store: CliStore, tmp_path: Path) -> None:
@@ -38,6 +39,8 @@ def test_a_fork_is_changed_by_set(cli_store: CliStore) -> None:
     )
     cli_store.until(forked["run_id"], lambda view: view.status == "COMPLETED")
     assert cli_store.mill.show(forked["forked_from"]).status == "FAILED", "the other run is left as it is"
+    compared = cli_store.fine("runs", "compare", forked["forked_from"], forked["run_id"])
+    assert "error no such account [no_account]" in compared
 
 
 def test_a_tolerated_item_of_a_completed_run_is_repeated_by_a_fork(cli_store: CliStore) -> None:
@@ -50,6 +53,9 @@ def test_a_tolerated_item_of_a_completed_run_is_repeated_by_a_fork(cli_store: Cl
     assert "dlq retry" not in shown
     refused = cli_store("dlq", "retry", "--run", run_id)
     assert "to run a node again: tidemill runs fork RUN --node NODE" in refused.out
+    planned = cli_store("dlq", "retry", "--run", run_id, "--dry-run")
+    assert planned.code == refused.code == main.REFUSED, "a rehearsal ends like the real call"
+    assert planned.out == refused.out.replace("0 retried", "0 would be retried")
 
 
 def test_a_retry_names_the_tolerated_failures_that_it_leaves(cli_store: CliStore) -> None:

@@ -30,6 +30,7 @@ def test_a_new_project_runs_and_its_test_passes(tmp_path: Path) -> None:
     shop = tmp_path / "shop"
     run = process("run", "orders.yaml", "--json", cwd=shop)
     assert run.json["outputs"] == {"report": "3 orders, 49 in all"}
+    assert 'did you mean "day"?' in process("run", "orders.yaml", "-i", "dya=friday", cwd=shop).err
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_orders.py"],
         cwd=shop,
@@ -103,6 +104,27 @@ def test_who_stops_watching_leaves_the_run_alone(tmp_path: Path) -> None:
         mill.cancel(run_id)
     code, text = on_terminal("watch", run_id, "--store", url)
     assert code == 1 and "cancelled" in text.lower()
+
+
+def test_past_events_are_told_with_their_own_times_and_a_missing_worker_is_named(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db"
+    again = {"max_attempts": 2, "backoff_seconds": 0.2}
+    failing = {
+        "id": "pay",
+        "type": "fail",
+        "config": {"kind": "down", "message": "no", "retryable": True},
+        "retry": again,
+    }
+    with tidemill.open(url) as mill:
+        run_id = mill.run({"name": "payment", "nodes": [failing]}).run_id
+    ended = process("watch", run_id, "--store", url)
+    assert "attempt 1 failed: no [down] · retry in" in ended.out
+    with tidemill.open(url, work=False) as mill:
+        mill.retry(run_id)
+    talk = Conversation("watch", run_id, "--store", url)
+    talk.expect(f"◷ pay is queued: no worker is running · tidemill worker --store {url}")
+    talk.interrupt()
+    assert talk.end()[0] == 130
 
 
 def test_a_run_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_a_changed_document_is_applied_to_the_run_that_it_corrects(
     (row,) = inside("runs", "list", "--json").json["runs"]
     command = f"tidemill runs patch {row['run_id']} g.yaml --retry"
     changed = inside("run", "g.yaml", "--resume", "@last")
-    assert changed.err == f"! this run follows gg@1, g.yaml has changed: {command}\n"
+    assert changed.err == f"! this run follows gg@1, which differs from g.yaml; to use the file: {command}\n"
     assert inside(*command.split()[1:], "--dry-run", "--json").json["changed"] == ["b"]
     assert inside(*command.split()[1:]).code == main.OK
     resumed = inside("run", "g.yaml", "--resume", "@last")
@@ -299,7 +299,7 @@ def test_a_changed_document_is_applied_to_the_run_that_it_corrects(
     assert "✗" not in resumed.out
     flow.write_text(FAILING)
     assert inside("run", "g.yaml", "--resume", "@last").err.endswith(
-        "follows gg@1+1, g.yaml has changed: tidemill run g.yaml\n"
+        "follows gg@1+1, which differs from g.yaml; to use the file: tidemill run g.yaml\n"
     )
 
 
@@ -353,6 +353,6 @@ def test_a_task_that_was_renamed_is_patched_from_its_file(tmp_path: Path) -> Non
     process("runs", "retry", "@last", cwd=tmp_path)
     again = process("run", "flow.py", "--resume", "@last", cwd=tmp_path)
     assert "if it has another name now: tidemill runs patch RUN FILE --retry" in again.out
-    (command,) = re.findall(r"flow.py has changed: tidemill (.*)", again.err)
+    (command,) = re.findall(r"differs from flow.py; to use the file: tidemill (.*)", again.err)
     assert process(*command.split(), cwd=tmp_path).code == main.OK
     assert process("run", "flow.py", "--resume", "@last", cwd=tmp_path).out.endswith("\n1\n")

@@ -90,7 +90,9 @@ def test_a_run_that_failed_as_a_whole_is_listed_as_such(cli_store: CliStore) -> 
     nodes = [{"id": "a", "type": "value", "config": 1}]
     run_id = cli_store.start({"name": "odd", "nodes": nodes, "outputs": {"x": "{{ a.output.nothing.there }}"}})
     cli_store.until(run_id, lambda view: view.status == "FAILED")
-    assert "  failed as a whole [" in cli_store.fine("runs", "list")
+    assert "  failed as a whole: " in cli_store.fine("runs", "list")
+    cli_store.failed()
+    assert "  failed at transfer: no such account [no_account]\n" in cli_store.fine("runs", "list", "workflow:payment")
 
 
 BOOKED = {

@@ -260,7 +260,7 @@ TABLE: dict[str, list[Row]] = {
         *both("usage"),
         *rows("usage --workflow payment", "usage --since 2020-01-01 --workflow nope", "usage --since soon", "usage x"),
     ],
-    "queues": [*both("queues"), *rows("queues --store sqlite:///nope.db", "queues extra")],
+    "queues": [*both("queues"), Row("queues --all"), *rows("queues --store sqlite:///nope.db", "queues extra")],
     "runs count": [
         *both("runs count status:failed"),
         *rows("runs count", "runs count statuss:failed", "runs count --since soon", "runs count --limit 3"),
@@ -413,8 +413,8 @@ TABLE: dict[str, list[Row]] = {
         *rows("approvals show rel-1 build", "approvals show rel-1", "approvals show rel-1 review --visit 9"),
     ],
     "approvals decide": [
-        *both("approvals decide rel-1 review approve -f window=day --as ada --comment fine"),
-        *both("approvals decide rel-1 review reject --as ada"),
+        *both("approvals decide rel-1 review approve -f window=day --as ada --comments fine"),
+        *both("approvals decide rel-1 review reject --as ada --comment early"),
         *rows("approvals decide rel-1 review changes --as ada --reason 'not yet'", "approvals decide"),
         *rows("approvals decide rel-1 review approve --as ada", "approvals decide rel-1 review approve -f window=noon"),
         *rows("approvals decide rel-1 review approve --as eve -f window=day", "approvals decide rel-1 review perhaps"),

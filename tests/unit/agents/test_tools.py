@@ -326,6 +326,20 @@ async def test_search_respects_the_allow_list() -> None:
         assert content(await bench.call("search_tools", query="send invoices"))["found"] == []
 
 
+async def test_search_names_each_tool_of_a_server() -> None:
+    """An entry of the allow-list such as `mcp` stands for tools that the model calls by other names."""
+    sources = [source("desk-ticket", description="Open a ticket."), source("desk-report", description="Send a report.")]
+
+    async def make(allowance: Allowance, context: NodeContext) -> list[Tool]:
+        return [tool for each in sources for tool in await each.make(allowance, context)]
+
+    async with workbench("search_tools") as bench:
+        bench.registry.add(ToolSource("desk", make))
+        bench.toolbox = await bench.registry.open(["search_tools", "desk"], bench.node)
+        found = content(await bench.call("search_tools", query="ticket"))["found"]
+        assert [(each["kind"], each["name"]) for each in found] == [("function", "desk-ticket")]
+
+
 async def test_agents_cannot_start_runs_of_runs_for_ever() -> None:
     """Started runs have no parent, so no limit of descendants counts them."""
     async with workbench({"name": "start_workflow", "workflows": ["other"]}) as bench:

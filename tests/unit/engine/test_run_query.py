@@ -109,6 +109,7 @@ def test_everything_can_be_given_by_name() -> None:
         ("status:succeeded", "query_value_invalid", "/query:1", "known: running, paused, completed"),
         ("status:", "query_value_invalid", "/query:1", "status:VALUE"),
         ("state:failed", "query_term_unknown", "/query:1", "write status:failed"),
+        ("FAILED", "query_term_unknown", "/query:1", "write status:failed"),
         ("name:billing", "query_term_unknown", "/query:1", "write workflow:billing"),
         ("customer=acme", "query_term_unknown", "/query:1", "label.customer=acme"),
         ("parent:@last", "query_value_invalid", "/query:1", "the id of a run"),

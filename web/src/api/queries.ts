@@ -102,6 +102,12 @@ export const documentQuery = (reference: string) => ({
   queryFn: ({ signal }: { signal: AbortSignal }) => api<Record<string, unknown>>("GET", `/workflows/${seg(reference)}/document`, { signal }),
 });
 
+/** The same as YAML. */
+export const documentTextQuery = (reference: string) => ({
+  queryKey: [...keys.workflow(reference), "document", "yaml"] as const,
+  queryFn: ({ signal }: { signal: AbortSignal }) => api<string>("GET", `/workflows/${seg(reference)}/document`, { query: { format: "yaml" }, as: "text", signal }),
+});
+
 /** All versions of a workflow, the newest first. */
 export const versionsQuery = (name: string) => ({
   queryKey: [...keys.workflow(name), "versions"] as const,

@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 90febac18230d440.
+// Made by `make web-types` from the OpenAPI document b32281896aa9d42d.
 
 export interface paths {
     "/livez": {
@@ -829,7 +829,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The document of a version, in its normal form */
+        /** The document of a version, in its normal form, as JSON or YAML */
         get: operations["workflowDocument"];
         put?: never;
         post?: never;
@@ -6150,7 +6150,9 @@ export interface operations {
     };
     workflowDocument: {
         parameters: {
-            query?: never;
+            query?: {
+                format?: "json" | "yaml";
+            };
             header?: never;
             path: {
                 reference: string;
@@ -6165,6 +6167,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    "application/yaml": string;
                     "application/json": Record<string, never>;
                 };
             };

@@ -51,6 +51,8 @@ export interface NodeState {
   items?: { count: number; done: number; failed: number };
   /** Since when it runs. */
   since_ms?: number;
+  /** It failed, and the run went on. */
+  tolerated?: boolean;
 }
 
 /** A node of the compiled graph; fields with their default are left out. */
@@ -335,9 +337,10 @@ export function firstFailure(model: RunModel): { node: string; item: number | nu
 /** The code of steps that never began, because another one had failed. */
 export const UPSTREAM_FAILED = "upstream_failed";
 
-/** The sign of a step: those that never began do not look like the one that failed. */
+/** The sign of a step: those that never began or whose failure was tolerated do not look like the one that failed. */
 export function signOfNode(state: NodeState): string {
-  return state.status === "FAILED" && state.error?.code === UPSTREAM_FAILED ? "NEVER_BEGAN" : state.status;
+  if (state.status !== "FAILED") return state.status;
+  return state.tolerated ? "HANDLED" : state.error?.code === UPSTREAM_FAILED ? "NEVER_BEGAN" : "FAILED";
 }
 
 /** The words a person reads for a status. */
@@ -399,6 +402,7 @@ export function patched(run: RunAnswer, event: RunEvent): RunAnswer {
   } else if (event.type === "NodeFailed") {
     now.status = event.retry_at_ms === undefined ? "FAILED" : "QUEUED";
     now.error = event.error ?? null;
+    now.tolerated = event.tolerated;
   } else {
     now.status = STATUS_AFTER[event.type] ?? before.status;
     if (event.attempt !== undefined) now.attempts = event.attempt;

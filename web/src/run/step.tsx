@@ -108,7 +108,7 @@ export function StepPanel({ model, node }: { model: RunModel; node: string }) {
   const failing = place.attempts.findLast((each) => each.error !== null && (attempt === null || each.number === attempt));
   const error = item === null && isLatest && attempt === null ? (state.error ?? failing?.error ?? null) : (failing?.error ?? null);
   const status = item === null && isLatest ? (undoneNodes(model.run).has(node) ? "ROLLED_BACK" : signOfNode(state)) : place.attempts.at(-1) ? OUTCOME_STATUS[place.attempts.at(-1)!.outcome] : state.status;
-  const showsError = error !== null && (status === "FAILED" || status === "NEVER_BEGAN" || status === "QUEUED" || status === "RUNNING" || attempt !== null);
+  const showsError = error !== null && (status === "FAILED" || status === "HANDLED" || status === "NEVER_BEGAN" || status === "QUEUED" || status === "RUNNING" || attempt !== null);
   const tabs = [
     { id: "overview", label: error === null ? "Overview" : "Error" },
     ...(isAgent ? [{ id: "transcript", label: "Transcript" }] : []),

@@ -1,12 +1,12 @@
 // One workflow: the graph and document of a version, all versions with their runs, and the tags.
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
-import { lazy, Suspense, type ReactNode } from "react";
+import { lazy, Suspense, useState, type ReactNode } from "react";
 import { api, seg, type Problem } from "../api/client";
-import { countsQuery, documentQuery, useMay, useWorkflow, versionsQuery } from "../api/queries";
+import { countsQuery, documentQuery, documentTextQuery, useMay, useWorkflow, versionsQuery } from "../api/queries";
 import type { RunSummary, WorkflowRow } from "../api/types";
 import type { Graph } from "../run/model";
-import { Badge, Copy, Empty, ErrorState, Icon, Loading, signOf, Tabs, Time, useTitle } from "../ui";
+import { Badge, Button, Copy, Empty, ErrorState, Icon, Loading, signOf, Tabs, Time, useTitle } from "../ui";
 import { Editor } from "../ui/editor";
 import page from "../ui/page.module.css";
 import { Tags } from "./index";
@@ -113,16 +113,22 @@ function GraphOf({ reference, node, onSelect }: { reference: string; node: strin
 }
 
 function DocumentOf({ reference }: { reference: string }) {
-  const document = useQuery({ ...documentQuery(reference), staleTime: 60_000, select: (found) => JSON.stringify(found, null, 2) });
+  const [asJson, setAsJson] = useState(false);
+  const yaml = useQuery({ ...documentTextQuery(reference), staleTime: 60_000, enabled: !asJson });
+  const json = useQuery({ ...documentQuery(reference), staleTime: 60_000, enabled: asJson, select: (found) => JSON.stringify(found, null, 2) });
+  const document = asJson ? json : yaml;
   if (document.error) return <ErrorState error={document.error} what="the document" />;
   if (document.data === undefined) return <Loading rows={12} />;
   return (
     <div className={page.section}>
       <div className={css.documentHead}>
         <p className="soft">The document in its normal form</p>
+        <Button kind="quiet" size="s" onClick={() => setAsJson(!asJson)}>
+          {asJson ? "Show as YAML" : "Show as JSON"}
+        </Button>
         <Copy text={document.data}>Copy</Copy>
       </div>
-      <Editor value={document.data} language="json" readOnly label={`Document of ${reference}`} maxHeight="calc(100vh - 240px)" />
+      <Editor key={asJson ? "json" : "yaml"} value={document.data} language={asJson ? "json" : "yaml"} readOnly label={`Document of ${reference}`} maxHeight="calc(100vh - 240px)" />
     </div>
   );
 }

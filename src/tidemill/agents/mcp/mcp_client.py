@@ -236,8 +236,7 @@ def mcp_source(servers: McpServers) -> ToolSource:
         definitions = approved(server, await server.definitions(), allowance.settings.get("tools"))
         return tuple(_tool(server, definition) for definition in definitions)
 
-    description = "Tools of an MCP server that the operator has granted."
-    return ToolSource("mcp", make, _SETTINGS, _check, description)
+    return ToolSource("mcp", make, _SETTINGS, _check)
 
 
 def _check(settings: dict[str, Any], path: str) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from fastapi import Query, Request, Response
@@ -22,9 +22,12 @@ from tidemill.engine.services.workflows import Validation
 from tidemill.engine.versions import TagMoved, Version, WorkflowRow
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.kernel.document.reader import read_document, with_places
+from tidemill.kernel.document.text import as_yaml
 from tidemill.kernel.model import encode_workflow
 
 router = Router()
+
+YAML = "application/yaml"
 
 EXAMPLE = {"name": "hello", "nodes": [{"id": "greet", "type": "value", "config": "Hello"}]}
 _KEYS = ("document", "message")
@@ -42,7 +45,7 @@ _BODY: dict[str, Any] = {
         "required": True,
         "content": {
             "application/json": {"schema": _DOCUMENT, "example": {"document": EXAMPLE, "message": "the first version"}},
-            "application/yaml": {
+            YAML: {
                 "schema": {"type": "string"},
                 "example": "name: hello\nnodes:\n  - {id: a, type: value}",
             },
@@ -172,10 +175,23 @@ def _fields(struct: msgspec.Struct, **further: Any) -> dict[str, Any]:
     return fields | further
 
 
-@router.on("GET", "/workflows/{reference}/document", may="workflows:read", answers={"type": "object"})
-async def workflow_document(reference: str, caller: CurrentCaller) -> Response:
-    """The document of a version, in its normal form."""
-    return answer(await caller.services.workflows.document(reference))
+@router.on(
+    "GET",
+    "/workflows/{reference}/document",
+    may="workflows:read",
+    answers={"type": "object"},
+    responses={200: {"content": {YAML: {"schema": {"type": "string"}}}}},
+)
+async def workflow_document(
+    reference: str,
+    caller: CurrentCaller,
+    format: Literal["json", "yaml"] = "json",  # noqa: A002 - the name of the query parameter
+) -> Response:
+    """The document of a version, in its normal form, as JSON or YAML."""
+    document = await caller.services.workflows.document(reference)
+    if format == "yaml":
+        return Response(await off_loop(document, as_yaml, document), media_type=YAML)
+    return answer(document)
 
 
 @router.on(

@@ -91,10 +91,9 @@ def retry_command(
         return mill.reprocess(**corrected, run_id=run, operations=operations, dry_run=dry_run, **given)
 
     def ends(outcome: Reprocessed) -> int:
-        failed = outcome.matched and not outcome.handled and not dry_run
-        return main.REFUSED if failed else main.OK
+        return main.REFUSED if outcome.matched and not outcome.handled else main.OK
 
-    return session.ask_and_print(ask, print_reprocessed, ends=ends)
+    return session.ask_and_print(ask, lambda outcome: print_reprocessed(outcome, dry_run=dry_run), ends=ends)
 
 
 @dlq.command("discard")

@@ -39,6 +39,7 @@ inputs:
   type: object
   properties:
     day: {type: string, default: monday}
+  additionalProperties: false
 nodes:
   - id: fetch
     type: python
@@ -180,6 +181,8 @@ def _watch(mill: Tidemill, session: StoreSession, run_id: str) -> int:
         with watcher:
             for event in mill.follow(view.run_id, live=not session.as_json):
                 watcher.see(event)
+                if event.get("seq") == view.events and (idle := _without_worker(mill, view.run_id)):
+                    watcher.say(f"◷ {idle} · {session.command('worker')}")
     except KeyboardInterrupt:
         command = session.command("watch", view.run_id)
         print(f"run {view.run_id} continues; watch it again: {command}", file=sys.stderr)
@@ -190,6 +193,14 @@ def _watch(mill: Tidemill, session: StoreSession, run_id: str) -> int:
     else:
         print_end(view, board, why=session.command("why", view.run_id))
     return main.OK if view.status == "COMPLETED" else main.FAILED
+
+
+def _without_worker(mill: Tidemill, run_id: str) -> str:
+    """What waits in vain for a worker; empty if one is there."""
+    from tidemill.kernel.explain.blockers import Worker
+
+    found = (each for each in mill.why(run_id).blockers if isinstance(each, Worker) and each.need == "no_worker")
+    return next((each.words for each in found), "")
 
 
 # config

@@ -21,7 +21,7 @@ from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_pa
 from tidemill.cli.options import is_server
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
-from tidemill.cli.render.lists import asked_of, print_decision
+from tidemill.cli.render.lists import asked_of, decide_command, print_decision
 from tidemill.cli.render.progress import Lines, QuietWatcher
 from tidemill.cli.render.runs import print_end, print_quietly, print_trouble
 from tidemill.cli.render.tables import names, print_facts
@@ -278,8 +278,7 @@ class Prompter:
             return  # It has continued since.
         if view.status != "pending":
             return
-        item = () if index == NOT_AN_ITEM else ("--item", str(index))
-        command = self._session.command("approvals", "decide", run_id, view.node, "approve", *item)
+        command = decide_command(self._session, view.to_dict())
         if self._talks and may_decide(view, self._actor, self._roles):
             self._watcher.leave()
             try:
@@ -454,7 +453,7 @@ def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
         if view.status == "COMPLETED":
             words = ("run", file, *code)
         follows = reference + (f"+{view.revision}" if view.revision else "")
-        said = f"! this run follows {follows}, {file} has changed: {session.command(*words)}"
+        said = f"! this run follows {follows}, which differs from {file}; to use the file: {session.command(*words)}"
         print(sanitize(said), file=sys.stderr, flush=True)
     return reference
 

@@ -45,12 +45,14 @@ from tidemill.cli.render.terminal import (
 )
 from tidemill.cli.session import PRIVATE_STORE, StoreSession, item_or_none
 from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
-from tidemill.client import EngineBroken, run_until
+from tidemill.client import EngineBroken, Tidemill, run_until
 from tidemill.engine.engine import Engine
+from tidemill.engine.services.workers import QueueView
 from tidemill.engine.views import plain
 from tidemill.engine.worker.held_jobs import AttemptReport
 from tidemill.engine.worker.registry import WorkerRow
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
+from tidemill.kernel.jobs import MAINTENANCE_QUEUE
 from tidemill.observability.capture import OUTPUT_SINK, OutputCapture
 from tidemill.observability.metrics import MetricsServer, read_address
 from tidemill.security.grants import ImportGrants
@@ -503,12 +505,16 @@ def remove_limit_command(session: StoreSession, name: str) -> int:
 
 
 @click.command("queues")
+@options.flag("--all", "everything", about="Also the queue of the engine's own maintenance.")
 @options.on_store()
-def queues_command(session: StoreSession) -> int:
+def queues_command(session: StoreSession, everything: bool) -> int:
     """Show how much work is waiting in each queue.
 
     Also shows how long the oldest job has been waiting.
     """
     from tidemill.cli.render.summaries import print_queues
 
-    return session.ask_and_print(lambda mill: mill.queues(), print_queues)
+    def ask(mill: Tidemill) -> list[QueueView]:
+        return [each for each in mill.queues() if everything or each.queue != MAINTENANCE_QUEUE]
+
+    return session.ask_and_print(ask, print_queues)

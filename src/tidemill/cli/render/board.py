@@ -152,13 +152,15 @@ class RunProgress:
         if kind in ("RunCompleted", "RunFailed", "RunCancelled"):
             self.ended_ms = event["at_ms"]
         match kind:
-            case "RunCreated":
-                self.began_ms = event["at_ms"]
+            case "RunCreated" | "RunForked":
+                # A fork repeats the events of its source.
+                self.began_ms, self.ended_ms = event["at_ms"], None
             case "RunPaused":
                 self.paused = True
             case "RunResumed":
                 self.paused = False
             case "RunRewound" | "RunRetried":
+                self.ended_ms = None
                 self._reopen([reopened["node"] for reopened in event["nodes"]], again=kind == "RunRewound")
             case "RunPatched":
                 self._repaint(event.get("added", ()), event.get("removed", ()))

@@ -31,7 +31,7 @@ from tidemill.cli.render.tables import (
     print_traceback,
     size_of,
 )
-from tidemill.cli.render.terminal import counted
+from tidemill.cli.render.terminal import counted, one_line
 from tidemill.cli.session import ALONE, StoreSession, item_or_none
 from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
 from tidemill.engine.maintenance.blob_gc import GcReport
@@ -42,6 +42,7 @@ from tidemill.engine.views import plain
 from tidemill.engine.worker.registry import Held
 from tidemill.errors import offered, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.explain.live import form_words
 from tidemill.triggers.times import duration_text
 
 if TYPE_CHECKING:
@@ -132,11 +133,15 @@ def _note_with_children(children: Mapping[str, int], row: RunRow) -> str:
     return dotted(_run_note(row), counted(count, "child run") if count else "")
 
 
+ERROR_COLUMNS_MAX = 120
+
+
 def _run_note(row: RunRow) -> str:
     where = f"at {row.failed_node}" if row.failed_node else "as a whole"
+    why = f": {one_line(row.error_message, ERROR_COLUMNS_MAX)}" if row.error_message else ""
     stuck = f"stuck [{row.stuck_reason}]" if row.stuck_reason else "stuck"
     return dotted(
-        f"failed {where} [{row.error_code}]" if row.status == "FAILED" else "",
+        f"failed {where}{why} [{row.error_code}]" if row.status == "FAILED" else "",
         f"suspect [{row.suspect}]" if row.suspect else "",
         stuck if row.stuck else "",
         f"waits for {names(row.waiting_for)}" if row.waiting_for else "",
@@ -338,9 +343,15 @@ def print_approval(session: StoreSession, approval: Mapping[str, Any]) -> None:
     print_title(str(approval.get("title") or approval["node"]), f"run {approval['run_id']}")
     print_facts(_approval_facts(approval))
     if approval["status"] == "pending":
-        item = ("--item", str(approval["index"])) if _is_item(approval) else ()
         print()
-        print_hint(session.command("approvals", "decide", approval["run_id"], approval["node"], "approve", *item))
+        print_hint(decide_command(session, approval))
+
+
+def decide_command(session: StoreSession, approval: Mapping[str, Any]) -> str:
+    """The command that approves, with placeholders for the fields that its form requires."""
+    item = ("--item", str(approval["index"])) if _is_item(approval) else ()
+    place = (approval["run_id"], approval["node"])
+    return session.command("approvals", "decide", *place, "approve", *item, *form_words(approval["form"]))
 
 
 def _approval_facts(approval: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

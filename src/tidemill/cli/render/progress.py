@@ -7,7 +7,6 @@ live display of a terminal is in `live_display`, which imports rich; this module
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
@@ -178,7 +177,7 @@ class Lines(QuietWatcher):
         # A visit that ended only to begin another pass gets the line of that pass.
         goes_round = (event.get("route") or {}).get("again") and not event.get("taken")
         if row is not None and not goes_round:
-            print(self._line(row, event["type"] == "LoopContinued"), flush=True)
+            print(self._line(row, event), flush=True)
 
     def skip(self, event: Mapping[str, Any]) -> None:
         super().skip(event)
@@ -187,8 +186,9 @@ class Lines(QuietWatcher):
     def say(self, text: str, style: str = "") -> None:
         print(self._paint(sanitize(text), style), flush=True)
 
-    def _line(self, row: NodeProgress, again: bool) -> str:
-        now_ms = time.time_ns() // 1_000_000
-        spent = duration(row.elapsed_ms(now_ms)) if row.begun else ""
-        sign, said = ("↺", passes(row)) if again else (SIGNS[row.phase], detail(row, now_ms))
+    def _line(self, row: NodeProgress, event: Mapping[str, Any]) -> str:
+        """A row at the time of the event, which may be long past."""
+        at_ms, again = event["at_ms"], event["type"] == "LoopContinued"
+        spent = duration(row.elapsed_ms(at_ms)) if row.begun else ""
+        sign, said = ("↺", passes(row)) if again else (SIGNS[row.phase], detail(row, at_ms))
         return f"{sign} {row.name:<{self._width}}  {spent:>9}  {said}".rstrip()

@@ -329,7 +329,7 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "error", f"{where}{error_words(error)}"
         yield "hint", error.get("hint")
         yield from _reasons(error.get("causes", ()))
-    counts = Counter(_status(node, name, shown.get("failed_node")) for name, node in shown["nodes"].items())
+    counts = Counter(_status(node) for node in shown["nodes"].values())
     nodes = ", ".join(f"{count} {status.lower()}" for status, count in counts.items())
     yield "nodes", f"{nodes} · {counted(shown['events'], 'event')}"
 
@@ -354,7 +354,7 @@ def _print_nodes(view: RunView, whys: Mapping[str, str], took: Mapping[str, int]
     heads = (Column(""), Column("", gives=True), Column("", status=True), times, Column("", gives=True))
     lines = []
     for name, node in chosen:
-        status = _status(node, name, view.failed_node)
+        status = _status(node)
         about = _about(node, whys.get(name, ""), past=past)
         lines.append(Line((SIGNS.get(status, " "), name, status, spent.get(name, ""), about)))
     print_table(heads, lines[:NODES_SHOWN_MAX])
@@ -365,17 +365,17 @@ def _print_nodes(view: RunView, whys: Mapping[str, str], took: Mapping[str, int]
 def tolerated_failures(view: RunView) -> dict[str, int]:
     """The nodes that failed and were tolerated, each with how many of its items did."""
     failed = {name: node.get("items", {}).get("failed", 0) for name, node in view.nodes.items()}
-    whole = {name for name, node in view.nodes.items() if _status(node, name, view.failed_node) == TOLERATED}
+    whole = {name for name, node in view.nodes.items() if _status(node) == TOLERATED}
     return {name: count for name, count in failed.items() if name != view.failed_node and (count or name in whole)}
 
 
-def _status(node: Mapping[str, Any], name: str, failed_node: str | None) -> str:
-    """The status of a node in text: of all that are FAILED, only the one that failed the run is called so."""
+def _status(node: Mapping[str, Any]) -> str:
+    """The status of a node in text: of all that are FAILED, only those that fail a run are called so."""
     if node["status"] != "FAILED":
         return str(node["status"])
     if (node["error"] or {}).get("code") == NOT_REACHED:
         return UNREACHED
-    return "FAILED" if name == failed_node else TOLERATED
+    return TOLERATED if node.get("tolerated") else "FAILED"
 
 
 def _about(node: Mapping[str, Any], why: str, *, past: bool) -> str:
@@ -443,7 +443,7 @@ def print_patch(run_id: str, outcome: PatchOutcome) -> None:
         print_hint(f"published as {outcome.published.name}@{outcome.published.version}")
 
 
-def print_reprocessed(outcome: Reprocessed) -> None:
+def print_reprocessed(outcome: Reprocessed, *, dry_run: bool) -> None:
     runs = outcome.runs
     if not runs:
         print("no open dead letter matches")
@@ -451,7 +451,7 @@ def print_reprocessed(outcome: Reprocessed) -> None:
     retried = sum(run.result != "refused" for run in runs)
     columns = (Column("RUN", "run_id"), Column("LETTERS", "letters", number=True), Column("RESULT", "result"))
     print_rows(columns, runs, lambda run: f"{run.problem} [{run.code}]" if run.problem else "")
-    verb = "would be retried" if any(run.result == "would retry" for run in runs) else "retried"
+    verb = "would be retried" if dry_run else "retried"
     print_hint(f"{counted(outcome.matched, 'dead letter')} in {counted(len(runs), 'run')}, {retried} {verb}")
     if any(run.code == "run_completed" for run in runs):
         print_hint("a completed run stays as it is; to run a node again: tidemill runs fork RUN --node NODE")
@@ -504,8 +504,12 @@ def _differing(node: Mapping[str, Any]) -> Iterator[Line]:
     room, facts = columns() // 2, ("status", "visits", "attempts", "error", "output")
     pairs = (pair for field in facts for pair in _apart(field, left.get(field), right.get(field)))
     for field, *values in islice(pairs, FIELDS_SHOWN_MAX):
-        yield Line((name, *(f"{field} {snippet(value, room)}" for value in values)))
+        yield Line((name, *(f"{field} {_side(field, value, room)}" for value in values)))
         name = ""
+
+
+def _side(field: str, value: Any, room: int) -> str:
+    return snippet(error_words(value) if field == "error" and isinstance(value, dict) else value, room)
 
 
 def _apart(field: str, left: Any, right: Any, depth: int = 0) -> Iterator[tuple[str, Any, Any]]:

@@ -38,6 +38,7 @@ _LEFT_OUT = frozenset(
     | {"window", "body_count", "wakes_ms", "title", "name", "reason"}
 )
 """What the words say already, or what takes more than a line; --json has it."""
+_AFTER_TIMEOUT = frozenset({"on_timeout", "escalate_to"})
 _NOTHING: tuple[Any, ...] = (None, "", [], {}, False, -1, 0)
 
 
@@ -144,6 +145,8 @@ def _facts(shown: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "since", moment(shown["since_ms"])
     yield "until", moment(shown["until_ms"])
     for name, value in shown.items():
+        if name in _AFTER_TIMEOUT and shown["until_ms"] is None:
+            continue
         if name not in _SAID | _LEFT_OUT and value not in _NOTHING and (name, value) != ("quorum", 1):
             yield name.removesuffix("_ms").replace("_", " "), _value(name, value)
 

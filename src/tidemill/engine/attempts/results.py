@@ -52,6 +52,7 @@ from tidemill.kernel.events import (
     Payload,
     RunCreated,
 )
+from tidemill.kernel.queries import message_of
 from tidemill.kernel.spending import Budget
 from tidemill.kernel.state import State
 from tidemill.security.masking import NO_MASK, Mask
@@ -457,7 +458,7 @@ def log_outcomes(run_id: str, workflow: str, events: Sequence[AnyEvent]) -> None
             error, retried = event.error, event.retry_at_ms is not None
             facts = {"status": "FAILED", "error_code": error.code, "error_type": error.type, "will_retry": retried}
             facts |= {"error_message": error.message, "error_traceback": error.traceback}
-            said = f": {error.message} [{error.code}]" + ("; it will be retried" if retried else "")
+            said = f": {message_of(error)} [{error.code}]" + ("; it will be retried" if retried else "")
         else:
             continue
         item = None if event.index == NOT_AN_ITEM else event.index

@@ -21,6 +21,7 @@ from tidemill.kernel.events import NOT_AN_ITEM, Error, Payload
 from tidemill.kernel.evolve_nodes import listens
 from tidemill.kernel.jobs import close_job, wait_jobs
 from tidemill.kernel.model import Node
+from tidemill.kernel.queries import message_of
 from tidemill.kernel.spending import NO_BUDGET, Budget, share_of
 from tidemill.kernel.state import peek_at
 
@@ -262,5 +263,5 @@ def _child_error(message: ChildEnded) -> Error:
         return Error(CHILD_FAILED, f"child {message.child} is {message.status}")
     # A child that failed because of its own child already names it: the message stays short at any depth.
     causes = tuple(dict.fromkeys((error.code, *error.causes)))[:CAUSES_MAX]
-    text = error.message if error.code == CHILD_FAILED else f"child {message.child}: {error.message}"
+    text = error.message if error.code == CHILD_FAILED else f"child {message.child}: {message_of(error)}"
     return Error(CHILD_FAILED, text, error.type, hint=error.hint, causes=causes)

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import Any, Literal, NamedTuple
 
+from msgspec import json
+
 from tidemill.kernel.activation import Approval
 from tidemill.kernel.decide.approvals import as_user
 from tidemill.kernel.decide.fencing import phase_of
@@ -317,9 +319,20 @@ def approval_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Person:
         url=approval.url,
         words=f"{case.label} is waiting for people, with {text} so far: {approval.title}",
         unblock=f"{asked} may decide" + ("" if expires is None else f"; without a decision in time, {then_text}"),
-        command=f"tidemill approvals decide {{run}} {case.node.id} approve{_item_option(case)}",
+        command=f"tidemill approvals decide {{run}} {case.node.id} approve{_item_option(case)}{_form_option(approval)}",
         **common_fields(case, approval.requested_ms, expires),
     )
+
+
+def _form_option(approval: Approval) -> str:
+    form = approval.form
+    return "".join(f" {quote(word)}" for word in form_words(json.decode(form) if isinstance(form, bytes) else None))
+
+
+def form_words(form: Any) -> tuple[str, ...]:
+    """The options of a decision that fills in this form: a placeholder for each field that it requires."""
+    required = form.get("required", ()) if isinstance(form, dict) else ()
+    return tuple(word for name in required for word in ("--form", f"{name}=VALUE"))
 
 
 def _entitled(approval: Approval) -> tuple[str, ...]:

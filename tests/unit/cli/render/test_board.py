@@ -70,6 +70,17 @@ def test_a_retry_is_news_and_is_counted_down() -> None:
     assert row.elapsed_ms(4000) == 3000
 
 
+def test_the_time_of_a_fork_is_its_own_and_goes_on_after_a_retry() -> None:
+    board = RunProgress(graph_of(chain(1)))
+    for kind, at_ms in (("RunCreated", 0), ("RunCompleted", 10), ("RunForked", 5_000)):
+        board.apply({"type": kind, "seq": 1, "at_ms": at_ms})
+    assert board.elapsed_ms(5_007) == 7
+    board.apply({"type": "RunCompleted", "seq": 4, "at_ms": 5_020})
+    assert board.elapsed_ms(9_000) == 20
+    board.apply({"type": "RunRetried", "seq": 5, "at_ms": 6_000, "nodes": []})
+    assert board.elapsed_ms(9_000) == 4_000
+
+
 def test_waiting_says_for_what() -> None:
     board = RunProgress(graph_of(chain(2)), "r")
     board.apply(at("NodeScheduled", "n0"))

@@ -47,7 +47,7 @@ async def test_a_letter_is_listed_with_what_failed(mill: Cluster) -> None:
     run = await worker.run(_sale(), {"x": 7}, key="r")
     (row,) = await _letters(worker)
     assert (row.run_id, row.workflow, row.node, row.visit, row.index) == ("r", "test", "sell", 1, -1)
-    assert (row.attempts, row.code, row.message, row.status) == (2, "exception", "closed", "open")
+    assert (row.attempts, row.code, row.message, row.status) == (2, "exception", "RuntimeError: closed", "open")
     assert row.at_ms == (await mill.row("r")).ended_ms
     for term in ("status:open", "run:r", "workflow:test", "node:test/sell", "code:exception"):
         assert await _letters(worker, term) == [row]

@@ -4,7 +4,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
 import { api, seg } from "../../api/client";
 import { Empty, ErrorState, Icon, IconButton, Loading, StatusIcon, absolute, duration, signOf, useNow } from "../../ui";
-import { hasEnded, type RunModel } from "../model";
+import { hasEnded, signOfNode, type RunModel } from "../model";
 import { useRefetch } from "../refetch";
 import { useSelection } from "../selection";
 import { criticalPath, elapsed, isWork, linesOf, merged, placeKey, summary, type CriticalPath, type Line, type Segment, type SegmentKind, type Timeline } from "./data";
@@ -279,7 +279,7 @@ interface LineProps {
 
 const LineRow = memo(function LineRow({ line, number, top, names, scale, model, critical, selected, current, onChoose, onToggle, onFocus }: LineProps) {
   const node = model.run.nodes[line.node];
-  const status = line.undo ? "ROLLED_BACK" : line.item === null ? (node?.status ?? "PENDING") : itemStatus(line);
+  const status = line.undo ? "ROLLED_BACK" : line.item === null ? (node ? signOfNode(node) : "PENDING") : itemStatus(line);
   const took = elapsed(line);
   const attempts = Math.max(0, ...line.tracks.map((track) => Math.max(0, ...track.segments.map((segment) => segment[3]))));
   const onPath = critical !== null && !line.undo && line.tracks.some((track) => critical.keys.has(placeKey([line.node, track.visit, track.index])));
