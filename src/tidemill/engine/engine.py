@@ -543,7 +543,7 @@ class Engine:
     async def close(self) -> None:
         self.drain()
         parts = (self.schedule, self.worker, self._approval_webhook, self._runtime, self.registry)
-        for part in (*parts, self.turns, self.spans, self._blobs, self._store):
+        for part in (*parts, self.turns, self.spans, self.metrics, self._blobs, self._store):
             if part is not None:
                 await part.close()
 

@@ -19,11 +19,11 @@ from tidemill.kernel.evolve import replay
 from tidemill.kernel.spending import Budget, Spend
 from tidemill.kernel.state import UNVISITED, State, Visit
 
-FORM = "606dcd003219d7e0"
+FORM = "beef61229ff1ced2"
 """Of the bytes below. When it has changed: raise `SNAPSHOT_FORMAT`, and write the new one here."""
 
 
-EVENTS = "b1dd9a7d2a5ee62f"
+EVENTS = "b1705578e9aa1e00"
 """Of the types and fields of events, likewise: a snapshot must not hide an event from a version that lacks it."""
 
 

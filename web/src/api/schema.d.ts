@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document b32281896aa9d42d.
+// Made by `make web-types` from the OpenAPI document be1663f2c882650c.
 
 export interface paths {
     "/livez": {
@@ -1300,7 +1300,7 @@ export interface paths {
         };
         /**
          * The bytes of a blob, or a range of them
-         * @description Browsers save the bytes and never run them: they are an attachment, of the type that the caller names.
+         * @description Bytes that do not match the digest end the answer early; a range that starts after the first byte is not checked. Browsers save the bytes and never run them: they are an attachment, of the type that the caller names.
          */
         get: operations["getBlob"];
         put?: never;
@@ -6167,7 +6167,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/yaml": string;
+                    "application/yaml": Record<string, never>;
                     "application/json": Record<string, never>;
                 };
             };

@@ -180,7 +180,7 @@ def _fields(struct: msgspec.Struct, **further: Any) -> dict[str, Any]:
     "/workflows/{reference}/document",
     may="workflows:read",
     answers={"type": "object"},
-    responses={200: {"content": {YAML: {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {YAML: {"schema": {"type": "object"}}}}},
 )
 async def workflow_document(
     reference: str,

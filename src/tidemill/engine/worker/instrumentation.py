@@ -157,6 +157,12 @@ class Instrumentation:
             self._reading = asyncio.create_task(self._read(), name="tidemill-gauges")
         await asyncio.wait({self._reading}, timeout=READ_SECONDS_MAX)
 
+    async def close(self) -> None:
+        """Stop a reading that the store does not answer."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
     async def _read(self) -> None:
         try:
             backlog = await self._store.backlog()

@@ -176,6 +176,8 @@ async def test_a_store_that_does_not_answer_costs_gauges_and_not_counters(
     assert mill.loop.now - began <= instrumentation.READ_SECONDS_MAX + 1
     assert after["tidemill_runs_started_total"] == before["tidemill_runs_started_total"] == 1
     assert after["tidemill_runs_live status=RUNNING"] == 0
+    # It would wait for ever.
+    await worker.engine.metrics.close()
 
 
 @simulated
