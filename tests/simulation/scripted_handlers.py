@@ -45,9 +45,13 @@ class Script:
         self._choices = choices
 
     def handlers(self) -> list[Handler]:
-        """Four built-in names with scripted code, and those that wait for the world."""
+        """Four built-in names with scripted code, one of them an agent, and those that wait for the world."""
         scripted = [
-            Handler(NodeType(name=name, waits=name == "sleep"), lambda context, name=name: self._call(name, context))
+            Handler(
+                NodeType(name=name, waits=name == "sleep"),
+                lambda context, name=name: self._call(name, context),
+                agent=name == "fail",
+            )
             for name in ("value", "fail", "sleep", "python")
         ]
         return [*scripted, *WAITING]
@@ -68,6 +72,8 @@ class Script:
             value["next_nodes"] = [name for name in choices if rng.random() < 0.5]
             if rng.random() < self._trouble / 2:
                 value["next_nodes"] = ["nowhere"]
+        if context.append is not None:
+            return self._append(rng, context, value)
         if rng.random() < 0.5:
             return Done(value)
         self._behaved["async"] += 1
@@ -133,6 +139,15 @@ class Script:
                 return self._hang()
             case _:
                 return self._checkpointed(rng, context, nonce)
+
+    async def _append(self, rng: random.Random, context: NodeContext, value: Any) -> HandlerOutcome:
+        """An agent: it continues behind the records of earlier attempts."""
+        assert context.append is not None
+        for number in range(len(context.appended), rng.randrange(1, 5)):
+            self._behaved["append"] += 1
+            await context.append({"number": number, "text": BIG if rng.random() < 0.05 else "x"})
+            await asyncio.sleep(rng.choice((0.0, 0.0, 0.001, 0.5, 2.0)))
+        return Done(value)
 
     async def _hang(self) -> HandlerOutcome:
         await asyncio.sleep(60)
