@@ -309,19 +309,19 @@ async def test_entries_are_found_by_actor_action_subject_and_time(mill: Cluster)
 async def test_nothing_changes_without_an_actor(mill: Cluster) -> None:
     services = await worked(mill)
     before = len(await entries(services.audit))
-    asked = [
-        services.workflows.publish(document(node("b"), name="other")),
-        services.workflows.tag("waits", "other", 1),
-        services.workflows.untag("waits", "stable"),
-        services.runs.start("waits", key="r9"),
-        services.runs.cancel("r1"),
-        services.runs.pause("r1"),
-        services.runs.signal("r1", "x"),
-        services.runs.relabel("r1", {"a": "b"}),
-        services.patches.fork("r1", key="r9"),
+    asked: list[Callable[[], Awaitable[object]]] = [
+        lambda: services.workflows.publish(document(node("b"), name="other")),
+        lambda: services.workflows.tag("waits", "other", 1),
+        lambda: services.workflows.untag("waits", "stable"),
+        lambda: services.runs.start("waits", key="r9"),
+        lambda: services.runs.cancel("r1"),
+        lambda: services.runs.pause("r1"),
+        lambda: services.runs.signal("r1", "x"),
+        lambda: services.runs.relabel("r1", {"a": "b"}),
+        lambda: services.patches.fork("r1", key="r9"),
     ]
     for each in asked:
-        assert await refused(each) == "actor_missing"
+        assert await refused(each()) == "actor_missing"
     assert len(await entries(services.audit)) == before
     assert await refused(services.workflows.show("other")) == "workflow_unknown"
     (tail,) = await mill.store.load({Stream(OPERATOR_TENANT, "run", "r9"): 0})
