@@ -27,7 +27,7 @@ from tidemill.kernel.state import State, find_activation, key_at
 def refuse_fork(builder: DecisionBuilder, fork: Fork) -> Problem | None:
     if not fork.prefix or not isinstance(fork.prefix[0], events.RunCreated):
         return Problem(code="event_unknown", message="a fork begins with the other run's first event")
-    if any(isinstance(event, events.RunCompleted) for event in fork.prefix):
+    if events.RunCompleted in map(type, fork.prefix):
         hint = "name a node to begin at, or an earlier event"
         return Problem(code="nothing_to_fork", message="the run is COMPLETED at this event", hint=hint)
     if fork.rewind and fork.rewind not in builder.flow.by_id:
@@ -75,8 +75,8 @@ def _has_begun(prefix: tuple[AnyEvent, ...], node: str) -> bool:
 
 def shared_prefix(log: Sequence[AnyEvent], *, rewinds: bool) -> int:
     """How many events a fork copies by default: all, except the end of a completed run."""
-    ends = (number for number, event in enumerate(log) if isinstance(event, events.RunCompleted))
-    return next(ends, len(log)) if rewinds else len(log)
+    kinds: list[type] = list(map(type, log)) if rewinds else []
+    return kinds.index(events.RunCompleted) if events.RunCompleted in kinds else len(log)
 
 
 def undone(log: Iterable[AnyEvent]) -> Iterator[str]:
@@ -86,8 +86,10 @@ def undone(log: Iterable[AnyEvent]) -> Iterator[str]:
 
 
 def graph_after(prefix: Sequence[AnyEvent]) -> str:
-    changes = (event.digest for event in reversed(prefix) if isinstance(event, (events.RunPatched, events.RunCreated)))
-    return next(changes, "")
+    for event in reversed(prefix):
+        if type(event) is events.RunPatched or type(event) is events.RunCreated:
+            return event.digest
+    return ""
 
 
 def _complete_prefix(prefix: tuple[AnyEvent, ...]) -> tuple[AnyEvent, ...]:
