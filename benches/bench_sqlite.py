@@ -28,7 +28,7 @@ shared, others slow down both, and the engine, which needs more of the processor
 RELAXED = "?durability=relaxed"
 
 RATE_MUST, RATE_AIM = 8_000, 10_000
-FLOOR_MUST, FLOOR_AIM = 28, 35
+FLOOR_MUST, FLOOR_AIM = 32, 35
 HOP_MUST_MS, HOP_FLOOR_MUST, HOP_RELAXED_MUST_MS = 1.0, 1.6, 0.2
 FAN_MUST = 1.5
 SINGLE_MUST_MS = 2.0

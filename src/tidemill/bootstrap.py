@@ -125,7 +125,7 @@ def engine_at(
     `settings` are by default those of the file and the environment; without imports in them, any is allowed.
     """
     from tidemill.engine.engine import Engine
-    from tidemill.engine.worker.worker import WorkerOptions
+    from tidemill.engine.worker.leases import WorkerOptions
     from tidemill.triggers.scheduler import serve_schedules
 
     check_tenant_name(tenant)

@@ -17,7 +17,7 @@ from tests.chaos.effects import Ledger, functions
 from tests.chaos.stores import storage
 from tidemill.ambient import RealAmbient
 from tidemill.engine.engine import Engine
-from tidemill.engine.worker.worker import WorkerOptions
+from tidemill.engine.worker.leases import WorkerOptions
 from tidemill.errors import Unavailable
 from tidemill.node_types import built_in_handlers
 from tidemill.stores.contract import Claim, Commit, CommitResult, Lease

@@ -418,6 +418,7 @@ def test_a_worker_ends_when_the_store_was_migrated(tmp_path: Path) -> None:
     )
     try:
         assert worker.stdout is not None and b"is ready" in worker.stdout.readline()
+        assert b"grants: " in worker.stdout.readline()
         migrated_by_a_newer_version(path)
         told, said = worker.communicate(timeout=SECONDS_MAX)
     finally:

@@ -51,9 +51,10 @@ from tidemill.engine.services.workflows import Document, WorkflowService
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.instrumentation import Instrumentation, measured
+from tidemill.engine.worker.leases import WorkerOptions
 from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.spans import RunSpans
-from tidemill.engine.worker.worker import Worker, WorkerOptions
+from tidemill.engine.worker.worker import Worker
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler, NodeContext

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from math import ceil
 from operator import attrgetter
@@ -191,8 +192,9 @@ def root_term(run_id: str) -> str:
 def run_terms(
     state: State, *, retention: Retention = DEFAULT_RETENTION, stuck: bool = False, idle: bool = False
 ) -> tuple[str, ...]:
-    terms = [f"status:{state.status}", f"workflow:{state.workflow}", f"version:{state.workflow}@{state.version}"]
-    terms += [f"label:{key}={value}" for key, value in state.labels.items()]
+    terms = [f"status:{state.status}", *_version_terms(state.workflow, state.version)]
+    if state.labels:
+        terms += [f"label:{key}={value}" for key, value in state.labels.items()]
     if state.live:
         # The reconciler checks runs that only wait less often.
         terms += ["live", "active" if state.in_flight else "waiting"]
@@ -210,8 +212,14 @@ def run_terms(
         terms.append(f"by:{state.submitted_by}")
     if state.status == "FAILED" and state.error is not None:
         terms.append(f"failure:{fingerprint(state.error.code, state.failed_node, state.error.message)}")
-    terms += ["stuck"] * stuck + ["idle"] * idle
+    if stuck or idle:
+        terms += ["stuck"] * stuck + ["idle"] * idle
     return tuple(terms)
+
+
+@lru_cache(maxsize=1_024)
+def _version_terms(workflow: str, version: int) -> tuple[str, str]:
+    return f"workflow:{workflow}", f"version:{workflow}@{version}"
 
 
 def waiting_terms(waiting_for: Sequence[str]) -> tuple[str, ...]:
@@ -261,7 +269,7 @@ def _known_at_end(state: State) -> tuple[object, ...]:
         failure = fingerprint(state.error.code, state.failed_node, state.error.message)
         message = message_of(state.error)[:MESSAGE_SHOWN_MAX]
     known = (failure, message, state.work_ms, state.size, state.emitted)
-    if state.spent == NOTHING_SPENT:
+    if state.spent is NOTHING_SPENT or state.spent == NOTHING_SPENT:
         return known
     spent = state.spent - state.spent_by_children
     return (*known, spent.calls, spent.tokens, spent.cached, spent.cost)

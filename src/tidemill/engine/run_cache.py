@@ -57,12 +57,12 @@ class CachedRun:
     def apply_committed(self, decision: Decision, expected: int, flows: Sequence[CompiledWorkflow] = ()) -> None:
         """Make a durable decision the state, unless a reload has applied its events, and later ones, already."""
         if self.state.seq == expected:
-            self.state = adopt(decision.after)
+            state = self.state = adopt(decision.after)
             self.since_snapshot += len(decision.events)
             for flow in flows:
-                if flow.workflow.digest == self.state.digest:
+                if flow.workflow.digest == state.digest:
                     self.switch_workflow(flow)
-            self.digest = self.digest or self.state.digest
+            self.digest = self.digest or state.digest
 
     def switch_workflow(self, flow: CompiledWorkflow) -> None:
         self.flow, self.digest = flow, self.state.digest
@@ -114,19 +114,17 @@ class RunCache:
 
     def put(self, stream: Stream, entry: CachedRun) -> None:
         """Cache a run after a commit; a run that has ended is dropped."""
-        if entry.state.busy and entry.digest == entry.state.digest:
-            self._remember(stream, entry)
-        else:
-            self._entries.pop(stream, None)
-
-    def _remember(self, stream: Stream, entry: CachedRun) -> None:
+        entries, state = self._entries, entry.state
+        if not state.busy or entry.digest != state.digest:
+            entries.pop(stream, None)
+            return
         entry.seen_ms = self._now_ms
-        present = self._entries.get(stream)
-        if present is None or present.state.seq < entry.state.seq:
-            self._entries[stream] = entry
-        self._entries.move_to_end(stream)
-        while len(self._entries) > CACHED_RUNS_MAX:
-            self._entries.popitem(last=False)
+        present = entries.get(stream)
+        if present is not entry and (present is None or present.state.seq < state.seq):
+            entries[stream] = entry
+            if len(entries) > CACHED_RUNS_MAX:
+                entries.popitem(last=False)
+        entries.move_to_end(stream)
 
     async def refresh(self, streams: Iterable[Stream]) -> dict[Stream, CachedRun]:
         """Bring runs up to date with the store, in one call; unknown and unreadable runs are left out."""

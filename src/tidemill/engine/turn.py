@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Protocol
 
 import msgspec
@@ -43,7 +44,7 @@ from tidemill.kernel.codec import encode_events, encode_state
 from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide_all
-from tidemill.kernel.jobs import JobSpec
+from tidemill.kernel.jobs import JobSpec, body_of
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
 from tidemill.stores.contract import (
@@ -78,8 +79,6 @@ NODES_LOOKED_AT_MAX = 1_000
 
 STEPS_TO_CALLER = 2
 """Steps of the loop until a caller in another thread has its answer."""
-
-_encode_task = msgspec.msgpack.Encoder().encode
 
 
 class HandoverTarget(Protocol):
@@ -135,12 +134,9 @@ class TurnLoop:
         """Set where spans are wanted."""
         self.races = 0
         """Decisions that had to be taken again."""
-        self.commits = 0
         self.commit_times: deque[tuple[float, float]] = deque(maxlen=COMMIT_TIMES_KEPT)
         """Of the last commits: when they were answered, and how many milliseconds that took."""
-        self.gathered = 0
-        """Commands that shared a commit with an earlier one."""
-        self._handing_over: Counter[Stream] = Counter()
+        self._handing_over: dict[Stream, int] = {}
         """Jobs that commits have leased to the worker, and that it takes in the next steps of the loop."""
         self._begun: list[tuple[Stream, tuple[Lease, ...]]] = []
         """Of these, what the commits of the present batch have kept."""
@@ -393,9 +389,10 @@ class TurnLoop:
         self._reserve_untaken()
         now_ms = self._runs.forget_unseen()
         # Looked up once: the cache may drop a run while others are loaded, and that does not mean that it is unknown.
-        known = {stream: self._runs.get(stream) for stream in batch}
+        known: dict[Stream, CachedRun | None] = {}
         for stream, commands in batch.items():
-            if known[stream] is None and not any(pending.start is not None for pending in commands):
+            entry = known[stream] = self._runs.get(stream)
+            if entry is None and not any(pending.start is not None for pending in commands):
                 load[stream] = None
         # An ended run is loaded for this turn only.
         loaded = await self._runs.refresh(load) if load else {}
@@ -407,24 +404,11 @@ class TurnLoop:
             now_ms = self._store.now_ms()
         plans: list[PlannedCommit] = []
         for stream, commands in batch.items():
-            entry = loaded.get(stream) if stream in load else known[stream]
-            damage = self._runs.damage(stream) if entry is None else None
-            if damage is not None:
-                if any(pending.ack is not None for pending in commands):
-                    # Only workers need the warning; a caller gets the error itself.
-                    self._runs.warn_once(stream, damage)
-                resolve_all(commands, damage)
-                continue
+            entry = loaded.get(stream) if load and stream in load else known[stream]
             if entry is None:
-                flow = next((pending.start for pending in commands if pending.start is not None), None)
-                if flow is None:
-                    problem = Problem(
-                        code="run_unknown", message=f"there is no run {stream.key}", hint="see `tidemill runs list`"
-                    )
-                    for pending in commands:
-                        pending.done(pending, CommandOutcome(problem=problem))
+                entry = self._new_run(stream, commands)
+                if entry is None:
                     continue
-                entry = CachedRun(State(), flow)
             try:
                 plans.append(self._decide(stream, entry, commands, now_ms))
             except Exception as error:
@@ -432,42 +416,69 @@ class TurnLoop:
                 resolve_all(commands, self._as_error(error))
         return plans
 
+    def _new_run(self, stream: Stream, commands: list[PendingCommand]) -> CachedRun | None:
+        """The run that one of the commands creates; without it the commands are answered."""
+        damage = self._runs.damage(stream)
+        if damage is not None:
+            if any(pending.ack is not None for pending in commands):
+                # Only workers need the warning; a caller gets the error itself.
+                self._runs.warn_once(stream, damage)
+            resolve_all(commands, damage)
+            return None
+        flow = next((pending.start for pending in commands if pending.start is not None), None)
+        if flow is not None:
+            return CachedRun(State(), flow)
+        unknown = Problem(code="run_unknown", message=f"there is no run {stream.key}", hint="see `tidemill runs list`")
+        for pending in commands:
+            pending.done(pending, CommandOutcome(problem=unknown))
+        return None
+
     def _decide(self, stream: Stream, entry: CachedRun, commands: list[PendingCommand], now_ms: int) -> PlannedCommit:
-        state = entry.state
-        decision, problems = decide_all(entry.flow.workflow, state, [pending.command for pending in commands], now_ms)
-        plan = PlannedCommit(stream, entry, commands, decision, problems)
+        state, flow = entry.state, entry.flow.workflow
+        asked: list[AnyCommand] = []
         acks: list[tuple[str, int]] = []
-        holds: list[tuple[str, int]] = []
+        holds: tuple[tuple[str, int], ...] = ()
         statements = audited = False
         for pending in commands:
-            if pending.ack is not None:
-                acks.append((pending.ack.key, pending.ack.token))
+            asked.append(pending.command)
+            ack = pending.ack
+            if ack is not None:
+                acks.append((ack.key, ack.token))
             if pending.hold is not None:
-                holds.append((pending.hold.key, pending.hold.token))
-            statements, audited = statements or pending.statement is not None, audited or pending.audited
-        work = decision.work
-        if not (decision.events or acks or work.put or work.drop or work.withdraw):
+                holds += ((pending.hold.key, pending.hold.token),)
+            if pending.statement is not None:
+                statements = True
+            if pending.audited:
+                audited = True
+        decision, problems = decide_all(flow, state, asked, now_ms)
+        plan = PlannedCommit(stream, entry, commands, decision, problems)
+        events, work, after = decision.events, decision.work, decision.after
+        specs = work.put
+        if not (events or acks or specs or work.drop or work.withdraw):
             # The decision to write nothing holds only if no other process has moved the run on.
             plan.commit = Commit(stream=stream, expected=state.seq) if commands else None
             return plan
-        records, snapshot = encode_events(decision.events), self._snapshot(entry)
-        jobs = tuple([_job(put, decision.after.seq) for put in work.put])
-        put: Sequence[JobSpec] = work.put
-        if self.limits is not None and self.limits.limits and jobs:
-            jobs = self.limits.apply(jobs, stream, entry.flow.workflow, decision.after)
-            put = [spec for spec, job in zip(put, jobs, strict=True) if not job.caps]
-        keep = self.handover_target.handover.select(stream, put, len(acks)) if put and self.handover_target else ()
-        rows = self._rows(plan, records) if records else ()
+        records = encode_events(events)
+        jobs: tuple[Job, ...] = ()
+        keep: tuple[str, ...] = ()
+        if specs:
+            jobs = tuple(map(_job, specs, repeat(after.seq)))
+            if self.limits is not None and self.limits.limits:
+                jobs = self.limits.apply(jobs, stream, flow, after)
+                specs = tuple([spec for spec, job in zip(specs, jobs, strict=True) if not job.caps])
+            if self.handover_target is not None:
+                keep = self.handover_target.handover.select(stream, specs, len(acks), entry.flow.instant)
+        rows = self._rows(stream, entry, decision, records) if events else ()
         if audited:
-            asked = {(each.command.actor, each.command.id) for each in commands if each.audited}
-            rows += event_rows(stream, state.seq, decision.events, records, asked)
+            by = {(each.command.actor, each.command.id) for each in commands if each.audited}
+            rows += event_rows(stream, state.seq, events, records, by)
         plan.commit = Commit(
             stream,
             state.seq,
             records,
-            snapshot,
+            self._snapshot(entry) if entry.since_snapshot > SNAPSHOT_TAIL_MIN else None,
             tuple(acks),
-            tuple(holds),
+            holds,
             work.drop,
             work.withdraw,
             jobs,
@@ -475,7 +486,7 @@ class TurnLoop:
             self._lease_ms,
             self._owner,
             rows,
-            statements_of(commands, decision.events) if statements else (),
+            statements_of(commands, events) if statements else (),
         )
         return plan
 
@@ -487,80 +498,79 @@ class TurnLoop:
     def _snapshot(self, entry: CachedRun) -> Snapshot | None:
         """The state before this commit, once folding the tail costs more than storing it."""
         state = entry.state
-        if entry.since_snapshot <= max(SNAPSHOT_TAIL_MIN, (len(state.cells) + state.items) // 4):
+        if entry.since_snapshot <= (len(state.cells) + state.items) // 4:
             return None
         return Snapshot(version=state.seq, body=encode_state(state))
 
-    def _rows(self, plan: PlannedCommit, records: Sequence[bytes]) -> tuple[Row, ...]:
+    def _rows(self, stream: Stream, entry: CachedRun, decision: Decision, records: Sequence[bytes]) -> tuple[Row, ...]:
         """The run's index rows, where they change.
 
         The row is written when the run's terms change, when nothing is in flight or when it has not been written for a
         while. In between, the row of a busy run may lag behind its log; its `events` says by how much, and the
         reconciler updates it if no commit follows.
         """
-        entry, before, after = plan.entry, plan.entry.state, plan.decision.after
-        others = committed_references(plan.stream, plan.decision.events, records)
+        before, after = entry.state, decision.after
+        others = committed_references(stream, decision.events, records)
         if after.approvals or after.letters or before.letters:
-            others += rows_beside(plan.stream, before, after, plan.decision.events)
+            others += rows_beside(stream, before, after, decision.events)
         facts = entry.indexed_facts
         if facts is not None and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
             # Compared one by one, because every commit of a busy run does this.
             status, busy, rollback, labels, _ = facts
             if status == after.status and busy and rollback == after.rollback and labels is after.labels:
                 return others
-        found_by = indexed_facts(after)
+        found_by, flow = indexed_facts(after), entry.flow.workflow
         entry.row_ms = after.last_ms
-        if entry.indexed_facts != found_by:
-            retention = entry.flow.workflow.retention
-            entry.terms, entry.indexed_facts = run_terms(after, retention=retention), found_by
-        quiet = after.live and not after.in_flight and len(entry.flow.workflow.nodes) <= NODES_LOOKED_AT_MAX
-        waits = waiting_for(entry.flow.workflow, after) if quiet else ()
+        if facts != found_by:
+            entry.terms, entry.indexed_facts = run_terms(after, retention=flow.retention), found_by
+        quiet = not after.in_flight and after.live and len(flow.nodes) <= NODES_LOOKED_AT_MAX
+        waits = waiting_for(flow, after) if quiet else ()
         terms = (*entry.terms, *waiting_terms(waits)) if waits else entry.terms
-        return (run_row(plan.stream, after, terms, waiting_for=waits), *others)
+        return (run_row(stream, after, terms, waiting_for=waits), *others)
 
     def _on_committed(self, plan: PlannedCommit, result: Committed, *, logs_outcomes: bool) -> None:
         """Update the cached state, answer the commands, hand over jobs."""
-        entry, decision, commit = plan.entry, plan.decision, plan.commit
+        stream, entry, commands, decision, commit = plan.stream, plan.entry, plan.commands, plan.decision, plan.commit
+        expected = None if commit is None else commit.expected
         try:
-            if decision.events and commit is not None and commit.expected is not None:
+            if decision.events and commit is not None and expected is not None:
                 if commit.snapshot is not None:
                     entry.since_snapshot = 0
                 patched = decision.after.digest != entry.digest
-                flows = [pending.flow for pending in plan.commands if pending.flow is not None] if patched else ()
+                flows = [pending.flow for pending in commands if pending.flow is not None] if patched else ()
                 if self.spans is not None:
                     # While the state before the commit is still there.
-                    self.spans.committed(plan.stream, entry.flow.workflow, entry.state, decision.after, decision.events)
-                entry.apply_committed(decision, commit.expected, flows)
-                self.commits += 1
-                self.gathered += len(plan.commands) - 1
+                    self.spans.committed(stream, entry.flow.workflow, entry.state, decision.after, decision.events)
+                entry.apply_committed(decision, expected, flows)
                 if logs_outcomes:
-                    log_outcomes(plan.stream.key, decision.after.workflow, decision.events)
+                    log_outcomes(stream.key, decision.after.workflow, decision.events)
                 if self.metrics is not None:
                     self.metrics.committed(decision.events)
-            self._runs.put(plan.stream, entry)
+            self._runs.put(stream, entry)
         except Exception as error:
             # The commit is durable all the same.
             self.report(error)
-            self._runs.forget(plan.stream)
-        begins = commit is not None and commit.expected == 0
-        for pending, problem in zip(plan.commands, plan.problems, strict=True):
-            outcome = COMMITTED
+            self._runs.forget(stream)
+        begins, problems = expected == 0, plan.problems
+        for number, pending in enumerate(commands):
+            outcome, problem = COMMITTED, problems[number]
             if problem is not None:
                 outcome = CommandOutcome(problem=problem)
             elif pending.start is not None:
                 # Of several starts in one commit the first has begun the run.
                 outcome, begins = COMMITTED if begins else REPEATED, False
             pending.done(pending, outcome)
-        if plan.stream in self._end_waiters:
+        if self._end_waiters and stream in self._end_waiters:
             self._tell_end_waiters(plan, result)
-        if result.kept and self.handover_target is not None:
+        kept = result.kept
+        if kept and self.handover_target is not None:
             if commit is not None and commit.acks:
                 if self.metrics is not None:
-                    self.metrics.handed_over(plan.commands, len(result.kept))
-                self.handover_target.take(result.kept)
+                    self.metrics.handed_over(commands, len(kept))
+                self.handover_target.take(kept)
             else:
-                self._handing_over[plan.stream] += len(result.kept)
-                self._begun.append((plan.stream, result.kept))
+                self._handing_over[stream] = self._handing_over.get(stream, 0) + len(kept)
+                self._begun.append((stream, kept))
 
     def _hand_over_later(self, steps: int, begun: list[tuple[Stream, tuple[Lease, ...]]]) -> None:
         """Hand over the first jobs of runs after their callers know of the start: a node may block the loop."""
@@ -570,9 +580,9 @@ class TurnLoop:
         worker = self.handover_target
         assert worker is not None, "it was there when the commit kept them"
         for stream, leases in begun:
-            self._handing_over[stream] -= len(leases)
-            if not self._handing_over[stream]:
-                del self._handing_over[stream]
+            left = self._handing_over.pop(stream) - len(leases)
+            if left:
+                self._handing_over[stream] = left
             worker.handover.reserve(max(0, worker.handover.reserved - len(leases)))
             worker.take(leases)
 
@@ -583,7 +593,4 @@ def _answer_future(pending: PendingCommand, outcome: CommandOutcome) -> None:
 
 
 def _job(put: JobSpec, seq: int) -> Job:
-    task = put.task
-    fields = (task.kind, task.node, task.visit, task.index, task.v, seq, task.attempt)
-    body = _encode_task((*fields, task.child) if task.child else fields)
-    return Job(put.key, put.queue, body, put.ready_at_ms, put.priority, put.caps)
+    return Job(put.key, put.queue, body_of(put.task, seq), put.ready_at_ms, put.priority, put.caps)

@@ -32,7 +32,7 @@ PROPERTY_BYTES = 256
 async def checked_inputs(tenant: str, inputs: Any, schema: Any, blobs: Blobs, bytes_max: int | None = None) -> Payload:
     """The inputs with the schema's defaults, as a payload; raises `Rejected` with every mismatch."""
     value = with_defaults(inputs, schema)
-    if value is not inputs:
+    if schema is not None and value is not inputs:
         await _check_defaults(tenant, value, inputs, blobs)
     if schema is not None:
         problems = compile_schema(schema).problems(value, "/inputs", code="inputs_invalid")

@@ -16,7 +16,7 @@ import os
 import re
 import traceback
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, Protocol, overload
@@ -310,11 +310,14 @@ class Handler:
     finish: Step | None = None
     agent: bool = False
     """Its attempts append records, as those that ask models do: their start is recorded before the call."""
+    captured: bool = True
+    """What the call prints and logs is kept. Only code that does neither, as that of control nodes, goes without."""
+    has_lifecycle: bool = field(init=False)
+    """Whether an attempt needs more than the call; `close` costs an attempt nothing."""
 
-    @property
-    def has_lifecycle(self) -> bool:
-        """Whether an attempt needs more than the call; `close` costs an attempt nothing."""
-        return self.open is not None or self.prepare is not None or self.finish is not None
+    def __post_init__(self) -> None:
+        steps = (self.open, self.prepare, self.finish)
+        object.__setattr__(self, "has_lifecycle", any(step is not None for step in steps))
 
 
 class NodeClass(Protocol):

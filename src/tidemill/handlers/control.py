@@ -166,7 +166,7 @@ def sleep(context: NodeContext) -> HandlerOutcome:
     return Wait(on="timer", for_ms=ms)
 
 
-PLAIN = (Handler(VALUE, value), Handler(FAIL, fail), Handler(SLEEP, sleep))
+PLAIN = tuple(Handler(kind, call, captured=False) for kind, call in ((VALUE, value), (FAIL, fail), (SLEEP, sleep)))
 
 
 # Nodes that wait for approvals, signals, child runs and times.

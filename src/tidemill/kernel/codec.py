@@ -40,8 +40,7 @@ def encode_event(event: AnyEvent) -> bytes:
 
 
 def encode_events(events: Iterable[AnyEvent]) -> tuple[bytes, ...]:
-    encode = _ENCODER.encode
-    return tuple([encode(event) for event in events])
+    return tuple(map(_ENCODER.encode, events))
 
 
 def decode_event(raw: bytes) -> AnyEvent:

@@ -98,10 +98,11 @@ UNKNOWN_OUTCOME = "unknown_outcome"
 
 def node_scheduled(state: State, event: events.NodeScheduled) -> None:
     visit = state.edit(event.node)
-    if event.index != NOT_AN_ITEM and event.resumed is None:
-        _items_queued(state, visit, event)
-        return
-    if event.resumed is not None:
+    if event.resumed is None:
+        if event.index != NOT_AN_ITEM:
+            _items_queued(state, visit, event)
+            return
+    else:
         # Queue a visit whose wait is over, to evaluate conditions over the result or to call the handler again.
         act = edit_at(visit, event.index)
         act.resumed, act.recall, act.wait = event.resumed, event.recall, None
@@ -302,6 +303,38 @@ def node_completed(state: State, event: events.NodeCompleted) -> None:
     over(state, visit, act, event, "COMPLETED")
     if act is not visit and visit.map is not None:
         visit.map.settle(event.index)
+
+
+def started_and_completed(state: State, started: events.NodeStarted, completed: events.NodeCompleted) -> None:
+    """Apply both events of a queued visit that is no map and was not suspended: most begin and end in one commit.
+
+    The same as the two folds above, one after the other; a test compares them.
+    """
+    visit, duration_ms = state.edit(completed.node), completed.duration_ms
+    state.seq += 2
+    if state.started_ms is None:
+        state.started_ms = started.at_ms
+    state.last_ms = visit.since_ms = completed.at_ms
+    state.size += completed.size
+    state.work_ms += duration_ms
+    state.in_flight -= 1
+    state.counter += completed.emitted - completed.consumed
+    state.emitted += completed.emitted
+    output = visit.output = completed.output
+    if type(output) is BlobRef:
+        state.blobs += 1
+    visit.status, visit.attempt, visit.ended_seq = "COMPLETED", started.attempt, state.seq
+    visit.token = visit.reported = completed.token
+    visit.duration_ms += duration_ms
+    visit.error = visit.retry_at_ms = visit.wait = visit.child_spent = None
+    visit.lost = visit.tokens = 0
+    visit.edges_taken = completed.taken
+    if completed.undoable:
+        undoable(state, completed)
+    for target in completed.taken:
+        arrive(state, completed.node, target, True, visit.hop)
+    if completed.renders:
+        state.rendering = True
 
 
 def undoable(state: State, event: events.NodeEvent) -> None:

@@ -10,6 +10,7 @@ store's side of jobs is in `stores`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -170,6 +171,16 @@ def _jobs_at(node: Node, visit: int, index: int, act: Activation, paused: bool) 
         yield run_job(node, visit, index, act.retry_at_ms or 0)
 
 
+_ENCODE = msgspec.msgpack.Encoder().encode
+_FIELDS_BEFORE_SEQ = attrgetter("kind", "node", "visit", "index", "v")
+
+
+def body_of(task: JobBody, seq: int) -> bytes:
+    """The body of a job that the run's event of this seq called for; `child`, which is newer, only where it is set."""
+    fields = (*_FIELDS_BEFORE_SEQ(task), seq, task.attempt)
+    return _ENCODE((*fields, task.child) if task.child else fields)
+
+
 _TASK = msgspec.msgpack.Decoder(JobBody)
 _NEWER = JobBody("run", v=JOB_FORMAT + 1)
 
@@ -204,9 +215,7 @@ def may_run(task: JobBody, state: State) -> bool:
     return state.live or task.kind in ("deadline", "undo") or task.kind in MESSAGES
 
 
-def begun_elsewhere(node: Node, state: State, task: JobBody, token: int) -> bool:
-    """Whether an at-most-once attempt was started under another lease: it may have happened, so it is lost."""
-    if node.delivery != "at_most_once":
-        return False
+def begun_elsewhere(state: State, task: JobBody, token: int) -> bool:
+    """Whether an attempt was started under another lease; with at-most-once delivery it is lost."""
     act = peek_at(state.peek(task.node), task.index)
     return act is not None and act.running and act.token != token

@@ -128,6 +128,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         return self.loop is not None or self.branch is not None
 
     @cached_property
+    def straight(self) -> bool:
+        """Whether a completed visit always ends like this: all its edges are taken, and nothing else follows."""
+        return not (self.routed or self.loops) and self.map is None and self.plain == self.outbound
+
+    @cached_property
     def single(self) -> bool:
         """Whether one decided inbound edge settles the join."""
         return len(self.inbound) == 1

@@ -7,7 +7,7 @@ with the graph (visits, edges, items) are never copied whole: an OverlayDict hol
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
@@ -227,18 +227,9 @@ class State(msgspec.Struct, array_like=True, gc=False):
         return self.status in LIVE or self.rollback == "running"
 
 
-S = TypeVar("S", bound=msgspec.Struct)
-
-
-def _copy(value: S) -> S:
-    """A shallow copy, faster than `copy.copy`."""
-    copied: S = value.__copy__()  # type: ignore[attr-defined]
-    return copied
-
-
 def draft_of(state: State) -> State:
     """A state that can be changed without changing `state`; O(1) in the size of the run."""
-    draft = _copy(state)
+    draft: State = state.__copy__()  # type: ignore[attr-defined]
     draft.cells, draft.behind = {}, state.cells
     return draft
 
@@ -275,10 +266,10 @@ def adopt(draft: State) -> State:
 
 def _copy_visit(visit: Visit) -> Visit:
     """A copy to write, with overlays on containers that can be large."""
-    own = _copy(visit)
+    own: Visit = visit.__copy__()  # type: ignore[attr-defined]
     own.edges = visit.edges.copy() if len(visit.edges) <= COPIED_EDGES_MAX else OverlayDict(visit.edges)
     if visit.map is not None:
-        own.map = _copy(visit.map)
+        own.map = visit.map.__copy__()  # type: ignore[attr-defined]
         own.map.by_index = OverlayDict(visit.map.by_index)
     return own
 

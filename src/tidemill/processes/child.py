@@ -38,9 +38,10 @@ _INSTALLED = tuple(sys.path)
 """Where modules are found before folders of documents and apps are added."""
 
 _BOOT = (
-    "import sys, socket; sys.path[:] = sys.argv[2:]; from {module} import main; "
-    "main(socket.socket(fileno=int(sys.argv[1])))"
+    "import gc, sys, socket; gc.disable(); sys.path[:] = sys.argv[2:]; from {module} import main; gc.freeze(); "
+    "gc.enable(); main(socket.socket(fileno=int(sys.argv[1])))"
 )
+"""Imports make no garbage worth a look, and stay."""
 
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """The only environment variables of a child that needs none: where the interpreter's libraries are."""

@@ -60,10 +60,8 @@ class Work:
     __slots__ = ("expired", "expires_at_ms", "generation", "job", "order", "owner", "ready_at_ms", "stream", "token")
 
     def __init__(self, stream: Stream, job: Job, order: int, now: int) -> None:
-        self.stream = stream
-        self.job = job
-        self.order = order
-        self.ready_at_ms = max(job.ready_at_ms, now)
+        self.stream, self.job, self.order = stream, job, order
+        self.ready_at_ms = max(now, job.ready_at_ms)
         self.token = self.expires_at_ms = self.expired = self.generation = 0
         self.owner = ""
 
@@ -102,7 +100,7 @@ _Listing = tuple[_Turn, int, _Lane]
 
 
 class Jobs:
-    """All jobs: in a lane if ready, else in `_later`. Heap items of another generation than their job's are stale."""
+    """All jobs: leased, in a lane if ready, else in `_later`. A heap item without its job's generation is stale."""
 
     def __init__(self, waiters: Waiters) -> None:
         self._waiters = waiters
@@ -112,6 +110,9 @@ class Jobs:
         self._queues: dict[str, list[_Listing]] = {}
         self._later: list[tuple[int, int, Work]] = []
         self._sweep_at = SWEEP_AT
+        self._leased: dict[Work, None] = {}
+        self._first_expiry: int | None = None
+        """No lease expires before; None: there are none."""
         self._served: dict[str, int] = {}
         self._live: dict[str, set[Work]] = {}
 
@@ -121,7 +122,7 @@ class Jobs:
     def put(self, work: Work, now: int) -> None:
         """Place a job that is not leased."""
         if work.ready_at_ms > now:
-            self._put_later(work, work.ready_at_ms)
+            self._put_later(work)
         else:
             self._put_ready(work)
 
@@ -129,22 +130,24 @@ class Jobs:
         """Lease a job under a new token. A token that it still has belongs to a lease that expired."""
         if work.token:
             work.expired += 1
-        self._token += 1
-        work.token = self._token
-        work.owner = owner
-        work.expires_at_ms = 0
-        self.prolong(work, now + lease_ms)
-        job, until = work.job, work.expires_at_ms
+        job, until, token = work.job, now + lease_ms, self._token + 1
+        self._token = work.token = token
+        work.owner, work.expires_at_ms = owner, 0
+        self.prolong(work, until)
         return Lease(
-            work.stream, job.key, work.token, job.body, job.queue, job.priority, until, work.expired, work.ready_at_ms
+            work.stream, job.key, token, job.body, job.queue, job.priority, until, work.expired, work.ready_at_ms
         )
 
     def prolong(self, work: Work, until: int) -> None:
         """Extend a lease to `until`, never shortening it; an expired lease that was not taken over counts."""
-        work.expires_at_ms = max(work.expires_at_ms, until)
+        until = work.expires_at_ms = max(work.expires_at_ms, until)
+        work.generation = 0
+        self._leased[work] = None
         for cap in work.job.caps:
             self._live.setdefault(cap, set()).add(work)
-        self._put_later(work, work.expires_at_ms)
+        if self._first_expiry is None or until < self._first_expiry:
+            self._first_expiry = until
+            self._notify(work.job.queue)
 
     def release(self, work: Work, now: int, delay_ms: int) -> None:
         """End the lease of a job; without a delay it keeps its place in the lane."""
@@ -164,8 +167,12 @@ class Jobs:
         while self._later and self._later[0][0] <= now:
             _, stamp, work = heappop(self._later)
             if work.generation == stamp:
+                self._put_ready(work)
+        if self._first_expiry is not None and self._first_expiry <= now:
+            for work in [work for work in self._leased if work.expires_at_ms <= now]:
                 self._end_lease(work)
                 self._put_ready(work)
+            self._first_expiry = min((work.expires_at_ms for work in self._leased), default=None)
         leases: list[Lease] = []
         aside: list[_Listing] = []
         strangers: list[Work] = []
@@ -191,12 +198,14 @@ class Jobs:
 
     def next_due_ms(self) -> int | None:
         """The next time at which a job may become ready by the clock alone; never too late."""
-        return self._later[0][0] if self._later else None
+        moments = (self._first_expiry, self._later[0][0] if self._later else None)
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def _full(self, caps: tuple[str, ...], bounds: Mapping[str, int]) -> bool:
         return is_full(caps, bounds, {cap: len(self._live.get(cap, ())) for cap in caps})
 
     def _end_lease(self, work: Work) -> None:
+        self._leased.pop(work, None)
         for cap in work.job.caps:
             live = self._live.get(cap, set())
             live.discard(work)
@@ -204,15 +213,16 @@ class Jobs:
                 self._live.pop(cap, None)
             self._waiters.notify(CAPS)
 
-    def _put_later(self, work: Work, due: int) -> None:
-        item = (due, next(self._ticks), work)
-        work.generation = item[1]
-        heappush(self._later, item)
-        if len(self._later) > self._sweep_at:
-            self._later = [item for item in self._later if item[2].generation == item[1]]
-            heapify(self._later)
-            self._sweep_at = 2 * len(self._later) + SWEEP_AT
-        if self._later[0] is item:
+    def _put_later(self, work: Work) -> None:
+        later, stamp = self._later, next(self._ticks)
+        item = (work.ready_at_ms, stamp, work)
+        work.generation = stamp
+        heappush(later, item)
+        if len(later) > self._sweep_at:
+            later = self._later = [item for item in later if item[2].generation == item[1]]
+            heapify(later)
+            self._sweep_at = 2 * len(later) + SWEEP_AT
+        if later[0] is item:
             self._notify(work.job.queue)
 
     def _put_ready(self, work: Work, notify: bool = True) -> None:
@@ -283,9 +293,10 @@ class Order:
             self._fresh.append(place)
 
     def discard(self, place: Place) -> None:
-        self._dead.add(place)
-        if len(self._dead) > len(self) + SWEEP_AT:
-            self._sorted = sorted({*self._sorted, *self._fresh} - self._dead)
+        dead = self._dead
+        dead.add(place)
+        if len(dead) > SWEEP_AT and len(dead) > len(self) + SWEEP_AT:
+            self._sorted = sorted({*self._sorted, *self._fresh} - dead)
             self._fresh, self._dead = [], set()
 
     def downward(self, below: Place | None) -> Iterator[Place]:
@@ -310,24 +321,25 @@ class Table:
 
     def write(self, row: Row) -> None:
         """Replace or remove a row, touching only the orders that change."""
-        old, terms = self._rows.pop(row.key, None), _terms(row)
+        key, orders = row.key, self._orders
+        old, terms = self._rows.pop(key, None), _terms(row)
         if not row.deleted:
-            self._rows[row.key] = row
+            self._rows[key] = row
         if old is not None:
             before = _terms(old)
             if old.sort == row.sort:
                 # Most often: a step of a run that leaves its terms unchanged.
                 before, terms = before - terms, terms - before
             for term in before:
-                order = self._orders[term]
-                order.discard((old.sort, old.key))
+                order = orders[term]
+                order.discard((old.sort, key))
                 if not order:
-                    del self._orders[term]
-        place = (row.sort, row.key)
+                    del orders[term]
+        place = (row.sort, key)
         for term in terms:
-            entered = self._orders.get(term)
+            entered = orders.get(term)
             if entered is None:
-                entered = self._orders[term] = Order()
+                entered = orders[term] = Order()
             entered.add(place)
 
     def walk(self, terms: Sequence[str], below: Place | None = None) -> Iterator[Row]:
@@ -426,45 +438,49 @@ class MemoryStore:
 
     def _commit(self, commit: Commit, now: int) -> CommitResult:
         """Apply or refuse a commit; everything that can refuse comes before the first change."""
-        log = self._logs.get(commit.stream) or _Log()
-        lost = [key for key, token in commit.acks + commit.holds if log.held(key, token) is None]
+        stream, expected, records = commit.stream, commit.expected, commit.records
+        log = self._logs.get(stream)
+        if log is None:
+            log = _Log()
+        lost: list[str] = []
+        for key, token in commit.acks + commit.holds:
+            if log.held(key, token) is None:
+                lost.append(key)
         if lost:
             return LeasesLost(keys=tuple(dict.fromkeys(lost)))
-        if commit.expected is not None and commit.expected != len(log.records):
+        if expected is not None and expected != len(log.records):
             return VersionConflict(version=len(log.records))
         if commit.statements:
             return StatementRefused(statement=commit.statements[0], message="this store has no statements")
-        if commit.records:
-            log.records.extend(commit.records)
-            self._waiters.notify(commit.stream)
+        if records:
+            log.records += records
+            self._waiters.notify(stream)
         if commit.snapshot is not None and (log.snapshot is None or log.snapshot.version < commit.snapshot.version):
             log.snapshot = commit.snapshot
-        self._remove(log, commit)
-        inserted = self._insert(log, commit, now)
+        for key, _ in commit.acks:
+            self._remove(log, key)
+        if commit.drop or commit.withdraw:
+            idle = [key for key in commit.withdraw if key in log.jobs and not log.jobs[key].token]
+            for key in (*commit.drop, *idle):
+                self._remove(log, key)
+        kept = self._insert(log, commit, now) if commit.jobs else ()
         for row in commit.rows:
-            self._table(commit.stream.tenant, row.kind).write(row)
-        kept = self._keep(inserted, commit, now)
-        self._file(commit.stream, log)
+            self._table(stream.tenant, row.kind).write(row)
+        self._file(stream, log)
         return Committed(version=len(log.records), kept=kept)
 
-    def _remove(self, log: _Log, commit: Commit) -> None:
-        keys = [key for key, _ in commit.acks]
-        if commit.drop or commit.withdraw:
-            keys += commit.drop
-            keys += [key for key in commit.withdraw if key in log.jobs and not log.jobs[key].token]
-        for key in keys:
-            if (work := log.jobs.pop(key, None)) is not None:
-                self._jobs.remove(work)
+    def _remove(self, log: _Log, key: str) -> None:
+        work = log.jobs.pop(key, None)
+        if work is not None:
+            self._jobs.remove(work)
 
-    def _insert(self, log: _Log, commit: Commit, now: int) -> dict[str, Work]:
+    def _insert(self, log: _Log, commit: Commit, now: int) -> tuple[Lease, ...]:
+        """Insert jobs, lease those that the committer keeps, and queue the others."""
         inserted: dict[str, Work] = {}
         for job in commit.jobs:
-            if job.key not in log.jobs:
-                inserted[job.key] = log.jobs[job.key] = self._jobs.new(commit.stream, job, now)
-        return inserted
-
-    def _keep(self, inserted: dict[str, Work], commit: Commit, now: int) -> tuple[Lease, ...]:
-        """Lease the new jobs that the committer keeps, and queue the others."""
+            key = job.key
+            if key not in log.jobs:
+                inserted[key] = log.jobs[key] = self._jobs.new(commit.stream, job, now)
         kept = []
         for key in commit.keep:
             work = inserted.get(key)

@@ -26,7 +26,7 @@ from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.views import RunView
-from tidemill.engine.worker.worker import WorkerOptions
+from tidemill.engine.worker.leases import WorkerOptions
 from tidemill.errors import offered
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.discovery import NodeTypeSource

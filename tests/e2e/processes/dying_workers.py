@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import tidemill
 import tidemill.engine.attempts.attempt
 import tidemill.engine.attempts.compensation
+import tidemill.engine.attempts.results
 import tidemill.engine.catalog
 import tidemill.engine.children
 import tidemill.engine.compiled
@@ -32,7 +33,7 @@ POINTS: dict[str, tuple[Any, str]] = {
     "branch": (tidemill.engine.attempts.attempt, "find_route"),
     "compile": (tidemill.engine.compiled.CompiledWorkflow, "program"),
     "undo": (tidemill.engine.attempts.compensation, "rendered"),
-    "outputs": (tidemill.engine.attempts.attempt, "needed_for_outputs"),
+    "outputs": (tidemill.engine.attempts.results, "needed_for_outputs"),
     "child": (tidemill.engine.children, "checked_inputs"),
     "report": (tidemill.engine.children, "as_payload"),
     "load": (tidemill.engine.catalog, "decode_workflow"),

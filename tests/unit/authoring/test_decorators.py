@@ -494,6 +494,27 @@ def test_a_task_can_be_registered_like_a_function() -> None:
         assert mill.run(path).outputs == {"a": [0, 1, 2]}
 
 
+def test_a_workflow_that_is_registered_brings_its_tasks() -> None:
+    """A process that continues runs of another one has to know what they call."""
+
+    @tidemill.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    @tidemill.workflow
+    def doubled(n: int) -> int:
+        return double(n)
+
+    with tidemill.open("memory://registered-workflow", work=False) as first:
+        first.publish(doubled)
+        run_ids = [first.start("doubled", {"n": n}) for n in (1, 2)]
+        with tidemill.open("memory://registered-workflow", functions=[doubled]) as mill:
+            assert [mill.result(run_id, timeout=30).output for run_id in run_ids] == [2, 4]
+        with tidemill.open("memory://registered-workflow") as mill:
+            mill.register(doubled)
+            assert mill.result(first.start("doubled", {"n": 3}), timeout=30).output == 6
+
+
 def test_a_long_chain_is_built() -> None:
     @workflow
     def long(n: int) -> Any:

@@ -13,7 +13,7 @@ from tidemill.ambient import RealAmbient
 from tidemill.blobs.memory import MemoryBlobs
 from tidemill.engine.engine import Engine
 from tidemill.engine.run_cache import KNOWN_FOR_MS
-from tidemill.engine.worker.worker import WorkerOptions
+from tidemill.engine.worker.leases import WorkerOptions
 from tidemill.handlers.contract import Fail, NodeContext
 from tidemill.node_types import built_in_handlers
 from tidemill.stores.contract import Claim

@@ -7,6 +7,7 @@ period. The second one ends the wait. In both cases the worker releases the rema
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import math
@@ -182,7 +183,10 @@ class StatusLines:
         if self._json is not None:
             print(json.dumps({**fields, "at_ms": time.time_ns() // 1_000_000}), file=self._json)
             return
-        print(words, file=sys.stdout, flush=at_once)
+        # One call: print writes the end of the line by itself where the output is not buffered.
+        sys.stdout.write(words + "\n")
+        if at_once:
+            sys.stdout.flush()
         if not at_once and self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
 
@@ -423,6 +427,9 @@ async def opened(engine: Engine, stop: asyncio.Event, status_lines: StatusLines)
             await asyncio.sleep(REOPEN_SECONDS)
         else:
             status_lines.reach(None)
+            # What was imported stays: the garbage collector need not look at it again and again.
+            gc.collect()
+            gc.freeze()
             return True
     return False
 

@@ -1,15 +1,14 @@
-"""One attempt at a visit or item: load → render → call → store → route → `Result`; and the run's outputs.
+"""One attempt at a visit or item: load → render → call → store → route → `Result`.
 
 An attempt that awaits nothing (no blob, no awaiting handler) runs without a task of its own. Conditions are evaluated
 here, off the run's serial path; the kernel only checks that the route is legal.
-
-The outputs of a run are no attempt: they have no node, are not retried after a failure, and fail the whole run.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
+from contextvars import Context
 from functools import partial
 from inspect import isawaitable
 from types import coroutine
@@ -17,27 +16,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from tidemill.blobs.contract import MARKED, Blobs, files_in
-from tidemill.blobs.payloads import NotJson, decode_value, encode_text, encode_value
+from tidemill.blobs.contract import MARKED, files_in
+from tidemill.blobs.payloads import NotJson, check_text, decode_value, encode_text, encode_value
 from tidemill.engine.attempts.conditions import Chosen, find_admission, find_route, readings_of
 from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, retry_until_stored, timed_out
-from tidemill.engine.attempts.log_store import AttemptId
 from tidemill.engine.attempts.rendering import (
     NOTHING_FETCHED,
-    RUN_READER,
     Fetched,
-    Values,
+    Upstream,
     assembled,
-    attempt_of,
     check_memory,
     checked,
-    context_of,
     hidden,
     item_of,
     list_size,
     masked,
     needed_for,
-    needed_for_outputs,
     rendered,
     scope_of,
     text_of,
@@ -45,26 +39,34 @@ from tidemill.engine.attempts.rendering import (
 from tidemill.engine.attempts.results import (
     KnownFiles,
     TransactionalStatement,
-    as_payload,
     asked_for,
     child_id,
     stored_value,
 )
 from tidemill.engine.attempts.runtime import BLOCKED_MS, AttemptRuntime, AttemptSuperseded
 from tidemill.engine.attempts.streaming import AttemptOutput
-from tidemill.engine.compiled import CompiledNode, off_loop
+from tidemill.engine.compiled import CompiledNode
 from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
 from tidemill.expressions.conditions import Condition, EvaluationSteps, is_small
 from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent
-from tidemill.expressions.sandbox.pool import SandboxExecutor, render, render_apart, run_steps
+from tidemill.expressions.sandbox.pool import render_apart, run_steps
 from tidemill.expressions.scope import Scope
-from tidemill.handlers.contract import CapabilityMissing, Done, Fail, Handler, HandlerOutcome, NodeContext, Skip, Wait
+from tidemill.handlers.contract import (
+    CapabilityMissing,
+    Done,
+    Fail,
+    Handler,
+    HandlerOutcome,
+    NodeContext,
+    NullSink,
+    Skip,
+    Wait,
+)
 from tidemill.kernel import commands
 from tidemill.kernel.activation import QUEUED_ITEM, Activation
 from tidemill.kernel.commands import Failed, MapExpanded, Outcome, Result, SkipRequested, WaitRequested
 from tidemill.kernel.decide.fencing import phase_of
-from tidemill.kernel.decide.retries import worker_killer
 from tidemill.kernel.events import INLINE_BYTES_MAX, NOT_AN_ITEM, Admission, BlobRef, Payload, Route
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.model import Node
@@ -86,48 +88,55 @@ INPUTS_HERE_MAX = 2_000
 """Inputs of a child with more values are written in a thread."""
 STATE_BYTES_MAX, INLINE_LATER_MAX = 16 << 20, 1_024
 """Once the outputs of a run have more bytes, only short ones are part of its state."""
-NO_FILES: frozenset[str] = frozenset()
+
+
+@coroutine
+def _next_step() -> Generator[None, None, None]:
+    """Suspend once; the driver of the coroutine resumes it."""
+    yield
+
+
+SILENT = NullSink()
+
+_Answer = tuple[Context | None, HandlerOutcome | Awaitable[HandlerOutcome] | BaseException]
+"""What a handler has returned or raised, and the context in which to await it."""
 
 
 class Attempt:
     """One attempt at a visit or item; the worker creates it for a claimed `run` job."""
 
-    __slots__ = (
-        "_act", "_appended", "_described", "_disclosed", "_entry", "_fetched", "_flow", "_handler", "_in_task",
-        "_lists", "_memory", "_node", "_output", "_started", "_state", "_tools", "_visit", "admission", "called",
-        "lease", "number", "phase", "started_ms", "statement", "task",
-    )  # fmt: skip
+    called = False
+    started_ms = 0
+    """When the handler was called, by the store's clock."""
+    statement: TransactionalStatement | None = None
+    admission: Admission | None = None
+    _fetched: Fetched = NOTHING_FETCHED
+    _memory = 0
+    _in_task = False
+    _answer: _Answer | None = None
+    """What the handler has answered, until `run` looks at it."""
+    _text: bytes | None = None
+    """The text of its value, once it is known."""
+    _output: AttemptOutput | None = None
+    _appended = 0
+    _described: frozenset[str] = frozenset()
+    """Files that the records of the visit describe."""
 
     def __init__(
         self, tools: AttemptRuntime, entry: CachedRun, node: Node, handler: Handler, task: JobBody, lease: Lease
     ) -> None:
-        self._tools, self._node, self._handler = tools, node, handler
-        self._entry, self._flow, self._lists, self._state = entry, entry.flow, entry.map_inputs, entry.state
-        self.task, self.lease = task, lease
-        self._visit = visit = entry.state.peek(task.node)
-        self._act: Activation = peek_at(visit, task.index) or QUEUED_ITEM
+        self._tools, self._node, self._handler, self.task, self.lease = tools, node, handler, task, lease
+        self._entry, self._flow = entry, entry.flow
+        state = self._state = entry.state
+        visit = self._visit = state.peek(task.node)
+        act: Activation = visit if task.index == NOT_AN_ITEM else peek_at(visit, task.index) or QUEUED_ITEM
+        self._act, self.lost = act, act.lost
+        """The attempts so far, and how many workers in a row were lost with them."""
         self.phase = phase_of(node, visit, task.index)
-        self.number = attempt_of(self._act) if self.phase == "call" else self._act.attempt
+        self.number = act.attempt if act.running or self.phase != "call" else act.attempt + 1
         """The number of the attempt within its visit or item, from 1; work that does not call the handler has none."""
-        self._started = tools.ambient.monotonic_ms()
-        self._fetched: Fetched = NOTHING_FETCHED
-        self._memory = 0
-        self.called = False
-        self.started_ms = 0
-        """When the handler was called, by the store's clock."""
         self._disclosed = SecretAccessLog(tools.runtime.secrets, entry.flow.workflow.name, lease.stream.tenant)
-        self.statement: TransactionalStatement | None = None
-        self.admission: Admission | None = None
-        self._in_task = False
-        self._output: AttemptOutput | None = None
-        self._appended = 0
-        self._described: frozenset[str] = NO_FILES
-        """Files that the records of the visit describe."""
-
-    @property
-    def lost(self) -> int:
-        """How many workers in a row were lost with it."""
-        return self._act.lost
+        self._began_ms, self._started = tools.clock(), tools.ambient.monotonic_ms()
 
     @property
     def elapsed_ms(self) -> float:
@@ -138,13 +147,41 @@ class Attempt:
         """Whether the workflow says what follows from a failure."""
         return self._node.on_error != "fail"
 
+    def begin(self) -> Result | None:
+        """Call the handler now if nothing has to be loaded, rendered or recorded first, and return a plain result.
+
+        Most attempts end here, without a coroutine. After None, `run` does everything else.
+        """
+        program = self._flow.known_program(self._node)
+        config = None if program is None else program.at_once
+        if config is None or self.phase != "call" or self._state.blobs or self._handler.agent:
+            return None
+        self._answer = self._invoke(self._context(decode_value(config)), self._began_ms)
+        # An exception is not bound here: its traceback refers to this frame.
+        return self._plain_result(self._answer[1]) if type(self._answer[1]) is Done else None
+
+    def _plain_result(self, done: Done) -> Result | None:
+        output = self._output
+        if done.statement is None and (output is None or not output.has_output):
+            try:
+                text = self._text = encode_text(done.value)
+                if self._is_plain(text) and not self._disclosed.values_seen:
+                    check_text(done.value, text)
+                    self._answer = None
+                    return self._result(commands.Done(text, len(text)))
+            except NotJson:
+                pass
+        return None
+
     async def run(self) -> Result:
-        """Load, render, call, store and route.
+        """Load, render, call, store and route, as far as `begin` has not done so.
 
         The worker drives the first step of this coroutine itself, outside a task. The coroutine suspends only after
         `_enter_task`, so an attempt that awaits nothing ends in that first step.
         """
         try:
+            if self._answer is not None:
+                return await self._answered()
             items = self._visit.map if self.phase == "assemble" else None
             size = 0 if items is None else list_size(items)
             if self._state.blobs:
@@ -206,7 +243,7 @@ class Attempt:
         return scope_of(self._flow.workflow, self._state, self.lease.stream.key, self._node, self._fetched)
 
     def _needed(self) -> dict[str, int]:
-        task, listed = self.task, (self.task.node, self.task.visit) in self._lists
+        task, listed = self.task, (self.task.node, self.task.visit) in self._entry.map_inputs
         return needed_for(self._flow.workflow, self._state, self._node, task.index, list_known=listed)
 
     async def _load(self) -> None:
@@ -233,7 +270,7 @@ class Attempt:
         scope.secrets = self._disclosed
         if self.task.index != NOT_AN_ITEM:
             assert self._visit.map is not None
-            item = item_of(self._lists, self.task, self._visit.map, self._fetched)
+            item = item_of(self._entry.map_inputs, self.task, self._visit.map, self._fetched)
             scope.has_item, scope.item, scope.index = True, item, self.task.index
         value = await self._filled(template, scope)
         text, schema = encode_text(value), self._tools.runtime.handler_host.schema(self._handler)
@@ -261,20 +298,27 @@ class Attempt:
                 raise AttemptSuperseded
             if self._handler.agent:
                 await self._serve_agent(context)
-        self.called, self.started_ms = True, self._tools.clock()
-        output = self._output
-        assert output is not None, "it speaks through its context"
-        ended: HandlerOutcome | Awaitable[HandlerOutcome] | BaseException
+        self._answer = self._invoke(context, self._tools.clock())
+        return await self._answered()
+
+    def _invoke(self, context: NodeContext, now_ms: int) -> _Answer:
+        self.called, self.started_ms = True, now_ms
         try:
-            call_context, ended = self._tools.runtime.handler_host.call(self._handler, context, output)
+            return self._tools.runtime.handler_host.call(self._handler, context, self._output)
         except BaseException as error:
-            ended = error
-        else:
-            if not isinstance(ended, (Done, Wait, Skip)):
-                await self._enter_task(ended)
-                try:
-                    ended = await bounded(ended, self._node.timeout_ms, call_context)
-                finally:
+            return None, error
+
+    async def _answered(self) -> Result:
+        """Await what the handler has returned, and make it the result."""
+        assert self._answer is not None, "the handler was called"
+        (call_context, ended), output = self._answer, self._output
+        self._answer = None
+        if not isinstance(ended, (Done, Wait, Skip, BaseException)):
+            await self._enter_task(ended)
+            try:
+                ended = await bounded(ended, self._node.timeout_ms, call_context)
+            finally:
+                if output is not None:
                     output.over = True
         if isinstance(ended, CapabilityMissing):
             return await self._missing_capability(ended)
@@ -284,14 +328,14 @@ class Attempt:
             await self._flush(output)
             raise
         del ended  # The traceback of an exception refers to this frame.
-        if output.has_output:
-            await self._flush(output)
+        await self._flush(output)
         return result
 
-    async def _flush(self, output: AttemptOutput) -> None:
+    async def _flush(self, output: AttemptOutput | None) -> None:
         """Write the handler's output before its result is committed."""
-        await self._enter_task()
-        await output.flush_and_close()
+        if output is not None and output.has_output:
+            await self._enter_task()
+            await output.flush_and_close()
 
     async def _missing_capability(self, error: BaseException) -> Result:
         """Leave the job to another worker, unless the log already says that this attempt has begun."""
@@ -303,30 +347,44 @@ class Attempt:
         return result
 
     def _context(self, config: Any) -> NodeContext:
-        task = self.task
-        place = AttemptId(task.node, task.visit, task.index, self.number)
-        self._output = AttemptOutput(self._tools.runtime.broadcaster, self.lease, place, self._disclosed)
-        context = context_of(
-            self._flow.workflow,
-            self._state,
-            self._node,
+        task, node, act, state, workflow = self.task, self._node, self._act, self._state, self._flow.workflow
+        output = None
+        if self._handler.captured:
+            output = AttemptOutput(self._tools.runtime.broadcaster, self.lease, task, self.number, self._disclosed)
+            self._output = output
+        context = NodeContext(
             self.lease.stream.key,
-            task,
-            self._act,
-            self._fetched,
+            task.node,
+            task.visit,
+            task.index,
+            self.number,
             config,
-            self._disclosed,
-            self._output,
-            self._checkpoint,
-            self._read,
-            self._given,
+            Upstream(workflow, state, node, self._fetched),
+            state.deadline_ms,
+            checkpoint=self._checkpoint,
+            read=self._read,
+            given=self._given,
+            voice=output or SILENT,
+            secrets=self._disclosed,
+            workflow=workflow.name,
         )
+        # Rare fields are set afterwards: every keyword of the call above costs time in all attempts.
+        if node.delivery == "at_most_once":
+            context.at_most_once = True
+        if node.timeout_ms is not None:
+            context.timeout_ms = node.timeout_ms
+        if node.branch is not None and node.branch.kind == "agent_driven":
+            context.routes = node.branch.available
+        if act.checkpoint is not None:
+            context.last_checkpoint = decode_value(text_of(act.checkpoint, self._fetched))
+        if act.recall and act.resumed is not None:
+            context.resumed = decode_value(text_of(act.resumed, self._fetched))
         spans = self._tools.runtime.spans
         if spans is not None:
-            stream, activation = self.lease.stream, (task.node, task.visit, task.index)
-            context.traceparent = spans.traceparent(stream, self._state, *activation, self.number)
-        elif self._state.trace:
-            context.traceparent = self._state.trace
+            activation = (task.node, task.visit, task.index)
+            context.traceparent = spans.traceparent(self.lease.stream, state, *activation, self.number)
+        elif state.trace:
+            context.traceparent = state.trace
         return context
 
     async def _read(self, described: Any) -> bytes:
@@ -356,7 +414,8 @@ class Attempt:
 
     @property
     def mask(self) -> Mask:
-        return NO_MASK if self._output is None or not self._disclosed.values_seen else self._output.mask
+        values = self._disclosed.values_seen
+        return NO_MASK if not values else Mask(values.values()) if self._output is None else self._output.mask
 
     async def _ended(self, ended: HandlerOutcome | BaseException) -> Result:
         match ended:
@@ -364,7 +423,7 @@ class Attempt:
                 if statement is not None:
                     self.statement = TransactionalStatement(statement, tuple(self._disclosed.values_seen.values()))
                 try:
-                    text = encode_text(value)
+                    text = self._text or encode_text(value)
                     if len(text) > CHECKED_HERE_MAX:
                         await self._enter_task()
                         text = await asyncio.to_thread(checked, value, text, self.mask)
@@ -515,18 +574,17 @@ class Attempt:
 
     def _result(self, outcome: Outcome, route: Route | None = None) -> Result:
         if isinstance(outcome, Failed) and self._disclosed.values_seen:
-            outcome = masked(outcome, self.mask or Mask(self._disclosed.values_seen.values()))
-        ambient = self._tools.ambient
+            outcome = masked(outcome, self.mask)
+        task, ambient = self.task, self._tools.ambient
         duration_ms = ambient.monotonic_ms() - self._started
-        queued_since = self._act.since_ms or self._visit.since_ms
+        waited_ms = self._began_ms - (self._act.since_ms or self._visit.since_ms)
         blocked_ms = 0
         if duration_ms >= BLOCKED_MS:
-            task = self.task
             blocked_ms = self._tools.blocked_ms((self.lease.stream.key, task.node, task.visit, task.index))
         return Result(
-            node=self.task.node,
-            visit=self.task.visit,
-            index=self.task.index,
+            node=task.node,
+            visit=task.visit,
+            index=task.index,
             token=self.lease.token,
             outcome=outcome,
             route=route,
@@ -536,37 +594,6 @@ class Attempt:
             started_ms=self.started_ms,
             duration_ms=round(duration_ms),
             blocked_ms=blocked_ms,
-            waited_ms=max(0, round(self._tools.clock() - queued_since - duration_ms)),
+            waited_ms=max(0, waited_ms),
             chance=ambient.chance(),
         )
-
-
-@coroutine
-def _next_step() -> Generator[None, None, None]:
-    """Suspend once; the driver of the coroutine resumes it."""
-    yield
-
-
-async def outputs_of(
-    entry: CachedRun, lease: Lease, values: Values, blobs: Blobs, executor: SandboxExecutor
-) -> commands.Done | Failed:
-    """Render the outputs of a run. Raises `Unavailable` when a value they need cannot be loaded or stored."""
-    killer = worker_killer(lease.expired, "rendered it")
-    if killer is not None:
-        return Failed(error=killer)
-    workflow, state, tenant = entry.flow.workflow, entry.state, lease.stream.tenant
-    memory = 0
-    try:
-        fetched, memory = await values.read(tenant, needed_for_outputs(workflow, state))
-        check_memory(fetched)
-        scope = scope_of(workflow, state, lease.stream.key, RUN_READER, fetched)
-        template = await off_loop(workflow.outputs, lambda: entry.flow.outputs)
-        text = encode_value(await render(template, scope, executor))
-        await KnownFiles(blobs, tenant, state, seen=fetched).check(text)
-        return commands.Done(output=await as_payload(blobs, tenant, text), size=len(text))
-    except Unavailable:
-        raise
-    except Exception as error:
-        return failed_by(error)
-    finally:
-        values.release(memory)

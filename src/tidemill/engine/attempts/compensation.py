@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_text
 from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, retry_until_stored, timed_out
-from tidemill.engine.attempts.log_store import AttemptId
 from tidemill.engine.attempts.rendering import (
     Fetched,
     Upstream,
@@ -74,8 +73,7 @@ class CompensationAttempt:
         self.statement: TransactionalStatement | None = None
         self._disclosed = SecretAccessLog(tools.runtime.secrets, entry.flow.workflow.name, lease.stream.tenant)
         self.number = undo.attempt + 1
-        attempt_id = AttemptId(task.node, task.visit, task.index, self.number)
-        self._output = AttemptOutput(tools.runtime.broadcaster, lease, attempt_id, self._disclosed)
+        self._output = AttemptOutput(tools.runtime.broadcaster, lease, task, self.number, self._disclosed)
         self._spent: Spend | None = None
         self._memory = 0
 

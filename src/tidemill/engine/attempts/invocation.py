@@ -208,13 +208,15 @@ class HandlerHost:
         return known
 
     def call(
-        self, handler: Handler, context: NodeContext, sink: Ear
-    ) -> tuple[Context, HandlerOutcome | Awaitable[HandlerOutcome]]:
+        self, handler: Handler, context: NodeContext, sink: Ear | None
+    ) -> tuple[Context | None, HandlerOutcome | Awaitable[HandlerOutcome]]:
         """Call a handler with its output captured; an awaitable result must be awaited in the returned context."""
         if handler.type.input_schema is not True:
             schema = self._compiled("input", handler, handler.type.input_schema)
             message = f"the upstream outputs do not match what {handler.type.key} expects"
             _check(schema, dict(context.upstream), "input_invalid", message)
+        if not handler.captured:
+            return None, handler.call(context)
         call_context = copy_context()
         call_context.run(OUTPUT_SINK.set, sink)
         if self.enter_span is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.limits import decoded_size, json_excess
 from tidemill.expressions.schema import Schema
 from tidemill.expressions.scope import Absent, Scope, Seen
-from tidemill.handlers.contract import Checkpointer, NodeContext, ProgressSink, Reader, Skip, Wait
+from tidemill.handlers.contract import Skip, Wait
 from tidemill.kernel.activation import ENDED, QUEUED_ITEM, Activation, MapState, items_merged
 from tidemill.kernel.commands import Failed
 from tidemill.kernel.decide.edges_and_joins import ancestors
@@ -33,7 +33,6 @@ from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.queries import VisibleOutput, iteration, upstream, visible_output
 from tidemill.kernel.state import State, Visit, peek_at
 from tidemill.security.masking import NO_MASK, Mask
-from tidemill.security.secrets import SecretAccessLog
 
 LOG = logging.getLogger(__name__)
 
@@ -436,55 +435,6 @@ def rendered(value: Any, text: bytes, schema: Schema) -> Any:
         message = "; ".join(problem.sentence for problem in problems)
         raise ExpressionError(code="config_invalid", message=message, hint="; ".join(hints))
     return config
-
-
-def context_of(
-    workflow: Workflow,
-    state: State,
-    node: Node,
-    run_id: str,
-    task: JobBody,
-    act: Activation,
-    fetched: Fetched,
-    config: Any,
-    secrets: SecretAccessLog,
-    voice: ProgressSink,
-    checkpoint: Checkpointer,
-    read: Reader,
-    given: Callable[[], Any],
-) -> NodeContext:
-    context = NodeContext(
-        run_id,
-        task.node,
-        task.visit,
-        task.index,
-        attempt_of(act),
-        config,
-        Upstream(workflow, state, node, fetched),
-        state.deadline_ms,
-        checkpoint=checkpoint,
-        read=read,
-        given=given,
-        voice=voice,
-        secrets=secrets,
-        workflow=workflow.name,
-    )
-    # Rare fields are set afterwards: every keyword of the call above costs time in all attempts.
-    if node.delivery == "at_most_once":
-        context.at_most_once = True
-    if node.timeout_ms is not None:
-        context.timeout_ms = node.timeout_ms
-    if node.branch is not None and node.branch.kind == "agent_driven":
-        context.routes = node.branch.available
-    if act.checkpoint is not None:
-        context.last_checkpoint = decode_value(text_of(act.checkpoint, fetched))
-    if act.recall and act.resumed is not None:
-        context.resumed = decode_value(text_of(act.resumed, fetched))
-    return context
-
-
-def attempt_of(act: Activation) -> int:
-    return act.attempt if act.running else act.attempt + 1
 
 
 def encoded(value: Any, mask: Mask) -> bytes:

@@ -1,4 +1,4 @@
-"""Check what a handler returned before it is logged: waits, requests for children, files, transactional statements.
+"""Check what a handler returned before it is logged: waits, requests for children, files, statements; run outputs.
 
 A handler is foreign code and the log is read for ever, so an invalid answer is the handler's failure here. Bytes are
 stored first, then described by plain JSON in the value; a description that a caller or handler passes on must name an
@@ -34,13 +34,25 @@ from tidemill.blobs.contract import (
 )
 from tidemill.blobs.payloads import NotJson, decode_value, encode_value
 from tidemill.engine.attempts.invocation import failed_by, retry_until_stored
-from tidemill.engine.attempts.rendering import Fetched, all_payloads, masked
+from tidemill.engine.attempts.rendering import (
+    RUN_READER,
+    Fetched,
+    Values,
+    all_payloads,
+    check_memory,
+    masked,
+    needed_for_outputs,
+    scope_of,
+)
+from tidemill.engine.compiled import CompiledWorkflow, off_loop
 from tidemill.errors import Problem, Unavailable
 from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.sandbox.pool import SandboxExecutor, render
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import ApprovalRequest, Blob, ChildRun, Fail, Skip, Wait, is_media_type, truncate
-from tidemill.kernel.commands import Failed, Request, SkipRequested, WaitRequested
+from tidemill.kernel.commands import Done, Failed, Request, SkipRequested, WaitRequested
 from tidemill.kernel.decide.completion import UPSTREAM_FAILED
+from tidemill.kernel.decide.retries import worker_killer
 from tidemill.kernel.events import (
     INLINE_BYTES_MAX,
     NOT_AN_ITEM,
@@ -56,7 +68,7 @@ from tidemill.kernel.queries import message_of
 from tidemill.kernel.spending import Budget
 from tidemill.kernel.state import State
 from tidemill.security.masking import NO_MASK, Mask
-from tidemill.stores.contract import Statement, StatementRefused
+from tidemill.stores.contract import Lease, Statement, StatementRefused
 
 WAIT_MS_MAX = 3_155_760_000_000
 """A hundred years, as for the node type `sleep`."""
@@ -467,3 +479,34 @@ def log_outcomes(run_id: str, workflow: str, events: Sequence[AnyEvent]) -> None
         facts |= {"attempt": event.attempt, "duration_ms": event.duration_ms}
         words = (run_id, place, facts["status"].lower(), event.attempt, event.duration_ms, said)
         OUTCOME_LOG.info("run %s node %s %s, attempt %d, %d ms%s", *words, extra=facts)
+
+
+# The outputs of a run
+
+
+async def outputs_of_run(
+    flow: CompiledWorkflow, state: State, lease: Lease, values: Values, blobs: Blobs, executor: SandboxExecutor
+) -> Done | Failed:
+    """Render the outputs of a run. Raises `Unavailable` when a value they need cannot be loaded or stored.
+
+    They are no attempt: they have no node, are not retried after a failure, and fail the whole run.
+    """
+    killer = worker_killer(lease.expired, "rendered it")
+    if killer is not None:
+        return Failed(error=killer)
+    workflow, tenant = flow.workflow, lease.stream.tenant
+    memory = 0
+    try:
+        fetched, memory = await values.read(tenant, needed_for_outputs(workflow, state))
+        check_memory(fetched)
+        scope = scope_of(workflow, state, lease.stream.key, RUN_READER, fetched)
+        template = await off_loop(workflow.outputs, lambda: flow.outputs)
+        text = encode_value(await render(template, scope, executor))
+        await KnownFiles(blobs, tenant, state, seen=fetched).check(text)
+        return Done(output=await as_payload(blobs, tenant, text), size=len(text))
+    except Unavailable:
+        raise
+    except Exception as error:
+        return failed_by(error)
+    finally:
+        values.release(memory)

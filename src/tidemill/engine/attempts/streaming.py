@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from tidemill.engine.attempts.results import announced
 from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Cancelled, Fail
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.jobs import JobBody
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import SecretAccessLog
 from tidemill.stores.contract import Lease, Store, Stream
@@ -190,26 +191,27 @@ class FileChunk(NamedTuple):
 
 
 class AttemptOutput:
-    __slots__ = (
-        "_broadcaster", "_disclosed", "_held", "_journal", "_mask", "_masked", "_parts", "_place", "_shown",
-        "_size", "_stream", "_token", "over",
-    )  # fmt: skip
+    over = False
+    """Output is no longer wanted. A flag instead of a reference to the attempt, which would be a cycle that only
+    the garbage collector could free, for every attempt."""
+    _journal: AttemptLogWriter | None = None
+    _parts: Sequence[bytes | FileChunk] = ()
+    _size = 0
+    _mask, _masked = NO_MASK, 0
+    _shown = False
+    _held: dict[str, str] | None = None
+    """The last text by source, held back because a secret may begin in it."""
 
     def __init__(
-        self, broadcaster: OutputBroadcaster, lease: Lease, place: AttemptId, disclosed: SecretAccessLog
+        self, broadcaster: OutputBroadcaster, lease: Lease, task: JobBody, attempt: int, disclosed: SecretAccessLog
     ) -> None:
-        self._broadcaster, self._stream, self._token, self._place = broadcaster, lease.stream, lease.token, place
+        self._broadcaster, self._lease, self._task, self._attempt = broadcaster, lease, task, attempt
         self._disclosed = disclosed
-        self.over = False
-        """Output is no longer wanted. A flag instead of a reference to the attempt, which would be a cycle that only
-        the garbage collector could free, for every attempt."""
-        self._journal: AttemptLogWriter | None = None
-        self._parts: list[bytes | FileChunk] = []
-        self._size = 0
-        self._mask, self._masked = NO_MASK, 0
-        self._shown = False
-        self._held: dict[str, str] = {}
-        """The last text by source, held back because a secret may begin in it."""
+
+    @property
+    def _place(self) -> AttemptId:
+        task = self._task
+        return AttemptId(task.node, task.visit, task.index, self._attempt)
 
     @property
     def mask(self) -> Mask:
@@ -233,8 +235,12 @@ class AttemptOutput:
         self._size += len(text) + held_bytes
         if self._size > PARTS_BYTES_MAX:
             raise Fail("output_too_large", f"the parts of the result have more than {PARTS_BYTES_MAX} bytes")
-        self._parts.append(kept)
-        self._add_frame("part", number=len(self._parts), value=msgspec.Raw(text))
+        parts = self._parts
+        if not isinstance(parts, list):
+            # Threads of a handler may be here at the same time, and all add to one list.
+            parts = self.__dict__.setdefault("_parts", [])
+        parts.append(kept)
+        self._add_frame("part", number=len(parts), value=msgspec.Raw(text))
 
     def progress(self, fraction: float | None, message: str) -> None:
         shown = None if fraction is None else min(1.0, max(0.0, float(fraction)))
@@ -251,10 +257,10 @@ class AttemptOutput:
     @property
     def label(self) -> str:
         """Whose output it is, for lines in which that of several attempts is mixed."""
-        place = self._place
+        place, run_id = self._place, self._lease.stream.key
         visit = f"#{place.visit}" if place.visit > 1 else ""
         item = f"[{place.index}]" if place.index != NOT_AN_ITEM else ""
-        return f"{self._stream.key} {place.node}{visit}{item}" + (f":{place.attempt}" if place.attempt > 1 else "")
+        return f"{run_id} {place.node}{visit}{item}" + (f":{place.attempt}" if place.attempt > 1 else "")
 
     def __call__(self, source: str, text: str) -> str:
         """Record what was printed or logged; returns it masked."""
@@ -269,22 +275,23 @@ class AttemptOutput:
         if not mask:
             return text
         with self._broadcaster.holding:
-            masked = mask.text(self._held.pop(source, "") + text)
+            held = self._held = {} if self._held is None else self._held
+            masked = mask.text(held.pop(source, "") + text)
             begun = 0 if masked.endswith("\n") else mask.partial_match(masked)
             if not begun:
                 return masked
-            self._held[source] = masked[-begun:]
+            held[source] = masked[-begun:]
             return masked[:-begun]
 
     def _write(self, source: str, text: str) -> None:
         if self._journal is None:
-            run = self._stream
-            self._journal = AttemptLogWriter(run.tenant, run.key, self._place, self._token)
+            run = self._lease.stream
+            self._journal = AttemptLogWriter(run.tenant, run.key, self._place, self._lease.token)
         self._broadcaster.journal(self._journal, StoredLine(self._broadcaster.now_ms(), source, text))
 
     async def flush_and_close(self) -> None:
         with self._broadcaster.holding:
-            held, self._held = self._held, {}
+            held, self._held = self._held or {}, None
         for source, text in held.items():
             self._write(source, text)
         if self.has_output:
@@ -296,6 +303,6 @@ class AttemptOutput:
         return self._journal is not None or self._shown or bool(self._held)
 
     def _add_frame(self, kind: str, **fields: Any) -> None:
-        place, self._shown = self._place, True
-        frame = Frame(kind=kind, node=place.node, visit=place.visit, index=place.index, attempt=place.attempt, **fields)
-        self._broadcaster.frame(self._stream, frame)
+        task, self._shown = self._task, True
+        frame = Frame(kind=kind, node=task.node, visit=task.visit, index=task.index, attempt=self._attempt, **fields)
+        self._broadcaster.frame(self._lease.stream, frame)

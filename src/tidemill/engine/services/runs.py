@@ -39,12 +39,12 @@ from tidemill.engine.validation import (
     checked_inputs,
     with_defaults,
 )
-from tidemill.engine.versions import split_reference
+from tidemill.engine.versions import Version, split_reference
 from tidemill.engine.views import RunView, view_run
 from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import AnyCommand, Start
-from tidemill.kernel.events import RollbackFinished, RunCancelled, RunCompleted, RunFailed
+from tidemill.kernel.events import Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
 from tidemill.observability.tracing import current_traceparent, traceparent_of
 from tidemill.stores.contract import Frame, IdleCallback, Stream
 
@@ -63,6 +63,33 @@ LAST = "@last"
 LOOKED_THROUGH = 100
 """Runs that are looked through for the one that is meant."""
 NAMED_MAX = 4
+
+
+class _StartOptions(NamedTuple):
+    """What the runs of one call have in common, checked."""
+
+    tag_used: str
+    labels: dict[str, str]
+    submitted_by: str
+    correlation_id: str
+    trace: str
+    deadline_ms: int | None
+
+    def command(self, version: Version, inputs: Payload, request: str) -> Start:
+        """The start of a run; `request` tells a repetition from another start."""
+        return Start(
+            id=f"start:{request}",
+            version=version.version,
+            digest=version.digest,
+            inputs=inputs,
+            labels=self.labels,
+            submitted_by=self.submitted_by,
+            actor=self.submitted_by or None,
+            correlation_id=self.correlation_id,
+            trace=self.trace,
+            tag_used=self.tag_used,
+            deadline_ms=self.deadline_ms,
+        )
 
 
 class _Starts(NamedTuple):
@@ -115,14 +142,21 @@ class RunService(RunActions):
         Without `submitted_by` it is the user of this process. A run that has not ended after `deadline_seconds` fails.
         Its spans belong to the trace of `traceparent`, by default to that of the caller's current span.
         """
-        keys = None if key is None else [key]
-        starts = await self._starts(
-            workflow, [inputs], keys, labels, submitted_by, correlation_id, deadline_seconds, traceparent
-        )
-        await self._start(starts)
-        (run_id,) = starts.commands
+        context = self._context
+        options = self._options(workflow, labels, submitted_by, correlation_id, deadline_seconds, traceparent)
+        run_id = context.ambient.new_id() if key is None else key
+        version = await context.catalog.resolve(context.tenant, workflow, run_id)
+        flow = await context.catalog.flow(context.tenant, version.digest)
+        check_run_id(run_id)
+        payload = await self._checked_inputs(flow, inputs)
+        stream, command = context.stream(run_id), options.command(version, payload, run_id)
+        await context.limits.refresh()
+        answer = await context.turns.command(stream, command, start=flow, audited=context.audited)
+        if answer.problem is not None:
+            raise Rejected(answer.problem)
+        await self._begin_maintenance()
         if key is not None:
-            await self._same_start(self._context.stream(run_id), starts.workflow, inputs)
+            await self._same_start(stream, split_reference(workflow)[0], inputs)
         return run_id
 
     async def start_many(
@@ -231,10 +265,7 @@ class RunService(RunActions):
     ) -> _Starts:
         """`numbers` are the places of the inputs in what the caller gave; None: there is one."""
         context = self._context
-        context.check_actor(submitted_by)
-        marks, submitted_by = check_labels(labels or {}), submitted_by or self._user
-        check_words(submitted_by=submitted_by, correlation_id=correlation_id)
-        deadline_ms, trace = check_deadline(deadline_seconds), traceparent_of(traceparent) or current_traceparent()
+        options = self._options(workflow, labels, submitted_by, correlation_id, deadline_seconds, traceparent)
         run_ids = [context.ambient.new_id() for _ in inputs] if keys is None else keys
         # If several versions share a tag, the id of a run decides which of them it gets.
         versions = await context.catalog.resolve_each(context.tenant, workflow, run_ids)
@@ -244,56 +275,69 @@ class RunService(RunActions):
         for number, (run_id, version, value) in enumerate(zip(run_ids, versions, inputs, strict=True)):
             check_run_id(run_id)
             try:
-                payload = await checked_inputs(
-                    context.tenant,
-                    value,
-                    flows[version.digest].workflow.inputs,
-                    context.blobs,
-                    context.input_bytes_max,
-                )
+                payload = await self._checked_inputs(flows[version.digest], value)
             except Rejected as refusal:
                 if numbers is None:
                     raise
                 at = numbers[number]
                 problems += [replace(each, path=f"/inputs/{at}{each.path[7:]}") for each in refusal.problems]
                 continue
-            commands[run_id] = Start(
-                id=f"start:{run_id if requests is None else requests[number]}",
-                version=version.version,
-                digest=version.digest,
-                inputs=payload,
-                labels=marks,
-                submitted_by=submitted_by,
-                actor=submitted_by or None,
-                correlation_id=correlation_id,
-                trace=trace,
-                tag_used=workflow,
-                deadline_ms=deadline_ms,
-            )
+            request = run_id if requests is None else requests[number]
+            commands[run_id] = options.command(version, payload, request)
         if problems:
             raise Rejected(problems[:PROBLEMS_MAX])
         return _Starts(split_reference(workflow)[0], flows, commands)
 
+    def _options(
+        self,
+        workflow: str,
+        labels: Mapping[str, str] | None,
+        submitted_by: str,
+        correlation_id: str,
+        deadline_seconds: float | None,
+        traceparent: str,
+    ) -> _StartOptions:
+        self._context.check_actor(submitted_by)
+        marks, submitted_by = check_labels(labels) if labels else {}, submitted_by or self._user
+        check_words(submitted_by=submitted_by, correlation_id=correlation_id)
+        deadline_ms, trace = check_deadline(deadline_seconds), traceparent_of(traceparent) or current_traceparent()
+        return _StartOptions(workflow, marks, submitted_by, correlation_id, trace, deadline_ms)
+
+    async def _checked_inputs(self, flow: CompiledWorkflow, inputs: Any) -> Payload:
+        context = self._context
+        return await checked_inputs(
+            context.tenant, inputs, flow.workflow.inputs, context.blobs, context.input_bytes_max
+        )
+
     async def _start(self, starts: _Starts) -> set[str]:
         """Commit starts, and return which runs are new: the others were started before by the same start."""
-        context, created = self._context, set[str]()
-        await context.limits.refresh()
+        created = set[str]()
         waiting: dict[str, list[tuple[Stream, AnyCommand]]] = {}
         for run_id, command in starts.commands.items():
-            waiting.setdefault(command.digest, []).append((context.stream(run_id), command))
+            waiting.setdefault(command.digest, []).append((self._context.stream(run_id), command))
         for digest, streams in waiting.items():
             for at in range(0, len(streams), START_MANY_AT_ONCE):
-                some = streams[at : at + START_MANY_AT_ONCE]
-                answers = await context.turns.commands(some, start=starts.flows[digest], audited=context.audited)
-                for (stream, _), answer in zip(some, answers, strict=True):
-                    if answer.problem is not None:
-                        raise Rejected(answer.problem)
-                    if not answer.repeated:
-                        created.add(stream.key)
+                created |= await self._commit_starts(streams[at : at + START_MANY_AT_ONCE], starts.flows[digest])
+        return created
+
+    async def _commit_starts(self, starts: Sequence[tuple[Stream, AnyCommand]], flow: CompiledWorkflow) -> set[str]:
+        """Commit starts of one workflow together, and return which runs are new."""
+        context = self._context
+        await context.limits.refresh()
+        answers = await context.turns.commands(starts, start=flow, audited=context.audited)
+        created = set[str]()
+        for (stream, _), answer in zip(starts, answers, strict=True):
+            if answer.problem is not None:
+                raise Rejected(answer.problem)
+            if not answer.repeated:
+                created.add(stream.key)
+        await self._begin_maintenance()
+        return created
+
+    async def _begin_maintenance(self) -> None:
         if self._begins_maintenance:
             self._begins_maintenance = False
-            await insert_first(context.store, context.tenant)
-        return created
+            await insert_first(self._context.store, self._context.tenant)
 
     async def _same_start(self, stream: Stream, workflow: str, inputs: Any) -> None:
         """Refuse a key that was used for another workflow or other inputs, or by a run of another origin."""

@@ -1,8 +1,9 @@
-"""Leases of one worker: renewal, hand-over policy, delayed release, claim loop.
+"""Leases of one worker: its options, renewal, hand-over policy, delayed release, claim loop.
 
 Correctness never depends on renewal, because the fence token decides at commit. A worker may always keep as many new
-jobs of a commit as the commit settled; it keeps more only while it is the only live worker and has free slots. A job
-that a worker cannot run is first released at once, and the worker pauses claiming so that another one can take it.
+jobs of a commit as the commit settled. It keeps more only if it has free slots, and either is the only live worker or
+the nodes are instant: a claim by another worker would take longer than they do, and race with its commits. A job that
+a worker cannot run is first released at once, and the worker pauses claiming so that another one can take it.
 Later releases delay it to the next tick of the store's clock, at which all such workers pause. The delay grows with the
 number of such jobs, so they use a bounded share of the claim rate.
 """
@@ -12,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -22,6 +24,33 @@ from tidemill.kernel.jobs import JobSpec
 from tidemill.stores.contract import Claim, Lease, Store, Stream, in_run_tree
 
 LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    name: str
+    queues: tuple[str, ...] = ()
+    """The queues to serve; empty means all."""
+    only: str = ""
+    """Work on this run and its children only."""
+    standing: bool = False
+    """A standing worker: what it lacks, another worker may have, now or later."""
+    concurrency: int = 64
+    value_memory: int | None = None  # See `Values`.
+    lease_ms: int = 15_000
+    claim_wait_ms: int = 1_000
+    grace_ms: int = 30_000
+    heart_thread: bool = True
+    beat_ms: int = 5_000
+    """How often it writes its row."""
+    dead_after_ms: int = 15_000
+    """Without a write for this long, it counts as dead."""
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    """Of Tidemill; like the host and the process, for display only."""
+    image: str = ""
+
 
 # Renewal
 
@@ -145,20 +174,25 @@ class HandoverPolicy:
     def record_taken(self, jobs: int) -> None:
         self._handed_over += jobs
 
-    def select(self, stream: Stream, jobs: Iterable[JobSpec], settled: int) -> tuple[str, ...]:
-        """The keys of the jobs of a commit to keep; `settled`: how many jobs of this worker it settles."""
-        free = self.free
-        room = self.room(stream, free)
-        if self.stopped or not (settled + room and (free > 0 or self._claimed_lately())):
+    def select(
+        self, stream: Stream, jobs: Iterable[JobSpec], settled: int, instant: Container[str] = ()
+    ) -> tuple[str, ...]:
+        """The keys of the jobs of a commit to keep.
+
+        `settled`: how many jobs of this worker the commit settles; `instant`: nodes that take less than a claim does.
+        """
+        queues, free = self._queues, self._concurrency - self._held() - self.reserved
+        room = free if free > 0 and in_run_tree(self._only, stream.key) else 0
+        if self.stopped or not settled + room or (free <= 0 and not self._claimed_lately()):
             return ()
-        # Those that are ready, and that this worker could claim.
-        kept = [
-            job.key
-            for job in jobs
-            if job.task.kind == "run"
-            and not (job.ready_at_ms or job.caps)
-            and (not self._queues or job.queue in self._queues)
-        ][: settled + room]
+        at_most, anyway = settled + room, settled + room if self.is_only_worker else settled
+        kept: list[str] = []
+        for job in jobs:
+            # Those that are ready, and that this worker could claim.
+            if job.task.kind != "run" or job.ready_at_ms or job.caps or (queues and job.queue not in queues):
+                continue
+            if len(kept) < anyway or (len(kept) < at_most and job.task.node in instant):
+                kept.append(job.key)
         if len(kept) > settled:
             self.reserve(self.reserved + len(kept) - settled)
         return tuple(kept)
@@ -166,10 +200,6 @@ class HandoverPolicy:
     def _claimed_lately(self) -> bool:
         within = self._clock_ms() - self._claimed_ms < HAND_OVER_MS
         return within and self._handed_over < HAND_OVERS_PER_CLAIM
-
-    def room(self, stream: Stream, free: int) -> int:
-        """How many jobs of a run may be kept beyond those that the same commit settles."""
-        return max(0, free) if self.is_only_worker and in_run_tree(self._only, stream.key) else 0
 
 
 # Release
@@ -317,6 +347,8 @@ class ClaimLoop:
         self._next_claim, self._accept = next_claim, accept
         self.refusals = ClaimErrors()
         self._room = asyncio.Event()
+        self.waits = False
+        """Whether it waits for a free slot."""
         self._loop: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -333,7 +365,7 @@ class ClaimLoop:
             await asyncio.gather(self._loop, return_exceptions=True)
 
     def wake(self) -> None:
-        if not self._room.is_set():
+        if self.waits:
             self._room.set()
 
     async def _forever(self) -> None:
@@ -343,7 +375,9 @@ class ClaimLoop:
             request = self._next_claim()
             if request is None:
                 self._room.clear()
+                self.waits = True
                 await self._room.wait()
+                self.waits = False
                 continue
             try:
                 wait_ms = self._backoff.wait_ms(request.wait_ms)

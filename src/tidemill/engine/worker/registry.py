@@ -21,8 +21,9 @@ from tidemill.engine.maintenance.schedule import Cursor
 from tidemill.engine.offered_types import CONFIRM_MS, forget_unoffered_types, offer_types
 from tidemill.engine.services.concurrency import KnownLimits
 from tidemill.engine.worker.held_jobs import HeldJob
+from tidemill.engine.worker.leases import WorkerOptions
 from tidemill.engine.worker.watchdog import Blockage
-from tidemill.engine.worker.worker import Worker, WorkerOptions
+from tidemill.engine.worker.worker import Worker
 from tidemill.errors import Rejected, TidemillError, Unavailable
 from tidemill.kernel.model import NodeType
 from tidemill.stores.contract import Commit, Row, Store, Stream

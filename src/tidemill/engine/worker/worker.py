@@ -12,7 +12,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,11 +19,12 @@ import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
-from tidemill.engine.attempts.attempt import Attempt, outputs_of
+from tidemill.engine.attempts.attempt import Attempt
 from tidemill.engine.attempts.compensation import CompensationAttempt
 from tidemill.engine.attempts.invocation import LEASE_LOST, ON_STALL, failed_result
 from tidemill.engine.attempts.recorder import AttemptLog
 from tidemill.engine.attempts.rendering import Values
+from tidemill.engine.attempts.results import outputs_of_run
 from tidemill.engine.attempts.runtime import AttemptRuntime, AttemptSuperseded, LeaveToOtherWorker, ProcessRuntime
 from tidemill.engine.children import ChildRunMessenger
 from tidemill.engine.corruption import is_newer, newer_job
@@ -40,6 +40,7 @@ from tidemill.engine.worker.leases import (
     LeaseRenewer,
     ReleaseQueue,
     UnrunnableBackoff,
+    WorkerOptions,
 )
 from tidemill.engine.worker.watchdog import LoopWatchdog
 from tidemill.errors import InternalError, Unavailable
@@ -72,6 +73,7 @@ from tidemill.kernel.jobs import (
     task_of,
     timer_of,
 )
+from tidemill.kernel.state import LIVE
 from tidemill.stores.contract import Claim, Lease, Store, Stream
 
 LOG = logging.getLogger(__name__)
@@ -92,32 +94,6 @@ LOST_APART = 2
 """Visits that have lost this many workers in a row run one at a time: one of them may kill its worker."""
 SETTLE_MS = 1_000
 """How long a drain waits, after its grace, for results that are being committed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    name: str
-    queues: tuple[str, ...] = ()
-    """The queues to serve; empty means all."""
-    only: str = ""
-    """Work on this run and its children only."""
-    standing: bool = False
-    """A standing worker: what it lacks, another worker may have, now or later."""
-    concurrency: int = 64
-    value_memory: int | None = None  # See `Values`.
-    lease_ms: int = 15_000
-    claim_wait_ms: int = 1_000
-    grace_ms: int = 30_000
-    heart_thread: bool = True
-    beat_ms: int = 5_000
-    """How often it writes its row."""
-    dead_after_ms: int = 15_000
-    """Without a write for this long, it counts as dead."""
-    host: str = ""
-    pid: int = 0
-    version: str = ""
-    """Of Tidemill; like the host and the process, for display only."""
-    image: str = ""
 
 
 class Worker:
@@ -315,25 +291,29 @@ class Worker:
         if self._held_jobs.get(job_key) is held:
             del self._held_jobs[job_key]
             self.finished += held.task.kind not in WITHOUT_RUN
-            self._claims.wake()
+            if self._claims.waits:
+                self._claims.wake()
 
     def _begin(self, held: HeldJob, entry: CachedRun | None, known: bool) -> None:
         """Start a job that is still held. `known`: the cached state was just found to call for it."""
         try:
-            if self._held_jobs.get(held.job_key) is held:
-                self._dispatch(held, entry, known)
+            task = held.task
+            if self._held_jobs.get(held.job_key) is not held:
+                return
+            if task.kind == "run" and entry is not None and entry.state.status in LIVE and task.v <= JOB_FORMAT:
+                self._begin_attempt(held, entry, known)
+            else:
+                self._dispatch(held, entry)
         except Exception as error:
             self._release_after_error(held, self._turns.report(error))
 
-    def _dispatch(self, held: HeldJob, entry: CachedRun | None, known: bool) -> None:
+    def _dispatch(self, held: HeldJob, entry: CachedRun | None) -> None:
         task, stream = held.task, held.lease.stream
         if task.v > JOB_FORMAT or (entry is None and is_newer(self._runs.damage(stream))):
             self._runs.warn_once(stream, self._runs.damage(stream) or newer_job(held.lease.key))
             self._release_to_others(held)
         elif task.kind in WITHOUT_RUN:
             self._in_task(held, self._handle(held))
-        elif task.kind == "run" and entry is not None and entry.state.live:
-            self._begin_attempt(held, entry, known)
         elif entry is None or not may_run(task, entry.state):
             self._settle(held, shelved(task))
         elif task.kind in MESSAGES:
@@ -382,13 +362,16 @@ class Worker:
         task, lease, state = held.task, held.lease, entry.state
         node = entry.flow.workflow.by_id.get(task.node)
         current = known or attempt_status(state, task.node, task.visit, task.index, lease.token) == "current"
-        if current and node is not None and (lease.expired or begun_elsewhere(node, state, task, lease.token)):
+        if node is None or not current:
+            self._settle(held, shelved(task))
+            return
+        if lease.expired or (node.delivery == "at_most_once" and begun_elsewhere(state, task, lease.token)):
             # Also in a paused run: the possible effect of a lost worker must be recorded before its job is removed.
             times = max(1, lease.expired)
             lost = WorkerLost(node=task.node, visit=task.visit, index=task.index, token=lease.token, times=times)
             self._settle(held, lost)
             return
-        if not current or node is None or state.status == "PAUSED":
+        if state.status == "PAUSED":
             self._settle(held, shelved(task))
             return
         handler = self._handlers[lease.stream.tenant].get(node.type)
@@ -399,12 +382,24 @@ class Worker:
         if attempt.lost >= LOST_APART:
             self._begin_apart(held, attempt)
             return
+        instant = False
+        try:
+            result = attempt.begin()
+            instant = result is not None and not result.duration_ms
+        except Exception as error:
+            result = failed_result(task, lease, error, self._options.name)
+        if instant:
+            entry.flow.instant.add(task.node)
+        else:
+            entry.flow.instant.discard(task.node)
+        if result is not None:
+            self._settle(held, result)
+            return
         work = self._run(held, attempt)
         try:
-            waits_for = work.send(None)
+            work.send(None)  # It waits only in a task.
         except StopIteration:
             return
-        assert waits_for is None, "an attempt waits only in a task"
         self._in_task(held, work)
 
     def _begin_apart(self, held: HeldJob, attempt: Attempt) -> None:
@@ -454,8 +449,8 @@ class Worker:
         self._settle(held, result)
 
     async def _rendered(self, held: HeldJob, entry: CachedRun) -> AnyCommand:
-        isolation = self._tools.runtime.isolation
-        return OutputsRendered(outcome=await outputs_of(entry, held.lease, self._values, self._blobs, isolation))
+        tools = (held.lease, self._values, self._blobs, self._tools.runtime.isolation)
+        return OutputsRendered(outcome=await outputs_of_run(entry.flow, entry.state, *tools))
 
     def _begin_compensation(self, held: HeldJob, entry: CachedRun) -> None:
         """Compensate a completed visit or item, or settle the job if that is no longer needed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import inspect
 import io
 import logging
@@ -379,7 +380,13 @@ def _answer(call: protocol.Call, worker: WorkerConnection, cancel: CancelSignal)
 def _call_function(call: protocol.Call, worker: WorkerConnection, cancel: CancelSignal) -> protocol.Answer:
     context = context_of(call, CallConnection(worker))
     try:
-        function = imported(call.function)
+        collects = gc.isenabled()
+        gc.disable()  # Imports make no garbage worth a look.
+        try:
+            function = imported(call.function)
+        finally:
+            if collects:
+                gc.enable()
         target = _signature_of(call.function, function)
         arguments = target.arguments(context.config, context)
         with cancel.delivered():

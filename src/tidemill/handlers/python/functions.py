@@ -80,7 +80,10 @@ def _marked(function: Any, name: str | None) -> Any:
 
 
 def function_registry(functions: Mapping[str, Function] | Iterable[Function] | None) -> dict[str, Function]:
-    """Functions by name; in a list, the name is the one it was marked with or its own. Raises TypeError."""
+    """Functions by name; in a list, the name is the one it was marked with or its own. Raises TypeError.
+
+    A workflow written in Python stands for the functions of its tasks.
+    """
     if functions is None:
         return {}
     given: Any = functions
@@ -89,7 +92,13 @@ def function_registry(functions: Mapping[str, Function] | Iterable[Function] | N
     if isinstance(given, Mapping):
         pairs = list(given.items())
     else:
-        pairs = [(getattr(each, _MARK, None) or getattr(each, "__name__", ""), each) for each in given]
+        pairs = []
+        for each in given:
+            tasks = getattr(each, "functions", None)
+            if isinstance(tasks, Mapping):
+                pairs += tasks.items()
+            else:
+                pairs.append((getattr(each, _MARK, None) or getattr(each, "__name__", ""), each))
     for name, each in pairs:
         if not callable(each):
             raise TypeError(f"`functions` holds {each!r}, which is not a function")

@@ -7,6 +7,8 @@ leaves a ResultDiscarded, or nothing if it repeats what the log already holds.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from tidemill.errors import Problem
 from tidemill.kernel import commands
 from tidemill.kernel.activation import DISPATCHED, Activation
@@ -21,14 +23,16 @@ from tidemill.kernel.events import (
     Error,
     NodeAppended,
     NodeCheckpointed,
+    NodeCompleted,
     NodeExpanded,
     NodeStarted,
     ResultDiscarded,
 )
-from tidemill.kernel.jobs import run_job
+from tidemill.kernel.evolve_nodes import started_and_completed
+from tidemill.kernel.jobs import run_job, system_job
 from tidemill.kernel.model import Node
 from tidemill.kernel.spending import BUDGET_RESERVED, NOTHING_SPENT, PRICES, PRICES_HINT, cut, exhausted, is_set_aside
-from tidemill.kernel.state import DISCARDS_MAX, peek_at
+from tidemill.kernel.state import DISCARDS_MAX, LIVE, Visit, peek_at
 
 WORKER_LOST = "worker_lost"
 OUTCOME_NAMES = {
@@ -43,14 +47,17 @@ OUTCOME_NAMES = {
 
 def take_result(builder: DecisionBuilder, result: commands.Result) -> None:
     """Apply the outcome of an attempt if it still counts, else discard it."""
-    node = builder.flow.by_id[result.node]
+    node, visit = builder.flow.by_id[result.node], builder.state.peek(result.node)
+    if node.straight and _is_straight(builder, visit, result):
+        _complete_straight(builder, node, visit, result)
+        return
     status = attempt_status(builder.state, result.node, result.visit, result.index, result.token)
     if status == "repeated" and result.again:
         return
     if status != "current" or result.late:
         _discard(builder, result, "lease_lost" if status == "current" else status)
         return
-    phase = phase_of(node, builder.state.peek(node.id), result.index)
+    phase = phase_of(node, visit, result.index)
     if not outcome_allowed(phase, result):
         message = f"a {OUTCOME_NAMES[type(result.outcome)]} is not an outcome at this point of the visit"
         visits.fail_for_good(
@@ -81,6 +88,70 @@ def take_result(builder: DecisionBuilder, result: commands.Result) -> None:
             _expand(builder, node, result, expanded, facts)
 
 
+def _is_straight(builder: DecisionBuilder, visit: Visit, result: commands.Result) -> bool:
+    """Whether a result ends a queued visit of a straight node: the case of most results.
+
+    What the rules for other results would find is known then: the attempt counts, its handler was called, and all
+    edges of the node are taken.
+    """
+    return (
+        type(result.outcome) is commands.Done
+        and visit.status == "QUEUED"
+        and visit.visit == result.visit
+        and result.token > visit.token
+        and visit.resumed is None
+        and visit.approval is None
+        and visit.reserved is None
+        and result.called
+        and result.route is None
+        and result.index == NOT_AN_ITEM
+        and not result.late
+        and builder.state.status in LIVE
+        and builder.flow.limits.max_bytes is None
+    )
+
+
+def _complete_straight(builder: DecisionBuilder, node: Node, visit: Visit, result: commands.Result) -> None:
+    """Record start and end of such an attempt, as the rules for other results do, in one step."""
+    state, done, name, taken = builder.state, result.outcome, node.id, node.plain
+    assert type(done) is commands.Done
+    start, emitted, consumed = state.seq + 1, len(taken), visit.tokens
+    for target in taken:
+        reached = state.peek(target)
+        if reached.settled or reached.edges.get(name):
+            consumed += 1
+        builder.pending_nodes.append((target, start + 1))
+    counter = state.counter + emitted - consumed
+    renders = not counter and builder.flow.outputs is not None
+    if renders:
+        emitted, counter = emitted + 1, 1
+        builder.add_job(system_job("outputs"))
+    started = _started(builder, result, visit)
+    completed = NodeCompleted(
+        at_ms=builder.now,
+        cause=start,
+        node=name,
+        visit=result.visit,
+        taken=taken,
+        emitted=emitted,
+        consumed=consumed,
+        counter=counter,
+        attempt=started.attempt,
+        output=done.output,
+        worker=result.worker,
+        duration_ms=result.duration_ms,
+        waited_ms=result.waited_ms,
+        size=done.size,
+        token=result.token,
+    )
+    if renders or result.blocked_ms or node.compensator is not None:
+        completed = replace(
+            completed, renders=renders, undoable=node.compensator is not None, blocked_ms=result.blocked_ms
+        )
+    builder.events += (started, completed)
+    started_and_completed(state, started, completed)
+
+
 Began = commands.Result | commands.AttemptStarted | commands.Checkpoint | commands.Append
 """What says that an attempt has begun."""
 
@@ -92,19 +163,21 @@ def begin(builder: DecisionBuilder, command: Began) -> None:
     the visit was scheduled and now because clocks differ.
     """
     act = peek_at(builder.state.peek(command.node), command.index)
-    if act is None or act.running:
-        return
-    builder.emit(
-        NodeStarted(
-            at_ms=min(builder.now, max(command.started_ms, act.since_ms)) if command.started_ms else builder.now,
-            node=command.node,
-            visit=command.visit,
-            index=command.index,
-            attempt=act.attempt + 1,
-            token=command.token,
-            worker=command.worker,
-            admission=command.admission,
-        )
+    if act is not None and not act.running:
+        builder.emit(_started(builder, command, act))
+
+
+def _started(builder: DecisionBuilder, command: Began, act: Activation) -> NodeStarted:
+    now, called_ms = builder.now, command.started_ms
+    return NodeStarted(
+        at_ms=min(now, max(called_ms, act.since_ms)) if called_ms else now,
+        node=command.node,
+        visit=command.visit,
+        index=command.index,
+        attempt=act.attempt + 1,
+        token=command.token,
+        worker=command.worker,
+        admission=command.admission,
     )
 
 

@@ -65,7 +65,8 @@ def cancel_run(builder: DecisionBuilder, reason: str, *, compensate: bool | None
 
 
 def unread(builder: DecisionBuilder) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(signal.name for signal in builder.state.signals))
+    signals = builder.state.signals
+    return tuple(dict.fromkeys(signal.name for signal in signals)) if signals else ()
 
 
 def after_end(builder: DecisionBuilder, *, compensate: bool = False) -> None:

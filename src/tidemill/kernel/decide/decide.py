@@ -10,6 +10,7 @@ Also here: commands to a run as a whole, and jobs that call no handler (timers, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -51,7 +52,7 @@ def decide_all(
 ) -> tuple[Decision, list[Problem | None]]:
     """Decide several commands in order, for one commit. A refused command does not affect the others."""
     builder = DecisionBuilder(flow, state, now_ms)
-    problems = [_take(builder, command) for command in commands]
+    problems = list(map(_take, repeat(builder), commands))
     return builder.decision(), problems
 
 

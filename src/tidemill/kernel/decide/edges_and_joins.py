@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Literal
 
-import msgspec
-
 from tidemill.kernel.activation import DISPATCHED, ENDED
 from tidemill.kernel.events import Route
 from tidemill.kernel.model import Node, Workflow
@@ -93,28 +91,22 @@ def route_problem(node: Node, route: Route | None) -> str | None:
     return None if route.branch == legal else "the targets are not those of the rule that matched"
 
 
-class Edges(msgspec.Struct, frozen=True, gc=False):
-    taken: tuple[str, ...]
-    dead: tuple[str, ...]
-    dead_escapes: tuple[tuple[str, str], ...]
-    absorbed: int
-    """Tokens that reach a settled join: emitted and consumed at once."""
+def dead_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...]) -> tuple[str, ...]:
+    """The edges that die when a visit ends and takes only some of them."""
+    chosen = set(taken)
+    dead = (t for t in node.outbound if t not in chosen and not open_loop(flow, state, node, t, node.id))
+    # An edge that an earlier pass took stays taken, even if a patch has removed the loop.
+    return tuple([t for t in dead if not state.peek(t).edges.get(node.id)])
 
 
-def decide_edges(flow: Workflow, state: State, node: Node, taken: tuple[str, ...]) -> Edges:
-    dead: tuple[str, ...] = ()
-    if len(taken) != len(node.outbound):
-        chosen = set(taken)
-        dead = tuple(t for t in node.outbound if t not in chosen and not open_loop(flow, state, node, t, node.id))
-        # An edge that an earlier pass took stays taken, even if a patch has removed the loop.
-        dead = tuple(t for t in dead if not state.peek(t).edges.get(node.id))
-    absorbed = 0
+def absorbed_tokens(state: State, node: Node, taken: tuple[str, ...]) -> int:
+    """How many tokens reach a settled join: they are emitted and consumed at once."""
+    count = 0
     for target in taken:
         visit = state.peek(target)
         if visit.settled or visit.edges.get(node.id):
-            absorbed += 1
-    escapes = () if node.loop is None else _dead_escapes(flow, state, node)
-    return Edges(taken, dead, escapes, absorbed)
+            count += 1
+    return count
 
 
 def open_loop(flow: Workflow, state: State, node: Node, target: str, ending: str = "") -> str:
@@ -129,7 +121,7 @@ def open_loop(flow: Workflow, state: State, node: Node, target: str, ending: str
     return ""
 
 
-def _dead_escapes(flow: Workflow, state: State, node: Node) -> tuple[tuple[str, str], ...]:
+def dead_escapes(flow: Workflow, state: State, node: Node) -> tuple[tuple[str, str], ...]:
     """Edges of other body nodes that die with the end of this loop."""
     assert node.loop is not None
     return tuple(

@@ -36,7 +36,9 @@ def settle(builder: DecisionBuilder) -> None:
         if visit.settled or state.status not in LIVE:
             continue
         node = nodes[name]
-        verdict = edges_and_joins.join_verdict(node, visit)
+        # With all edges taken every kind of join fires.
+        full = visit.taken == len(node.inbound)
+        verdict = "fire" if full else edges_and_joins.join_verdict(node, visit)
         if verdict == "fire":
             make_ready(builder, node, visit)
         elif verdict == "skip":
@@ -60,24 +62,24 @@ def make_ready(builder: DecisionBuilder, node: Node, visit: Visit) -> None:
         error = Error("max_hops_exceeded", f"a path of more than {limits.max_hops} hops")
         fail_run(builder, node.id, visit.visit, error, spread=False)
     elif limits.max_parallel is not None and (state.first_held or state.in_flight >= limits.max_parallel):
-        _schedule(builder, node, visit, hop, held=True)
+        _hold_back(builder, node, visit, hop)
     elif visit.map is not None and visit.map.done < visit.map.count:
         # A retried map has its list: `fill_slots` queues as many items as the window admits.
-        _schedule(builder, node, visit, hop, held=True)
+        _hold_back(builder, node, visit, hop)
     else:
         dispatch(builder, node, visit, hop)
 
 
 def dispatch(builder: DecisionBuilder, node: Node, visit: Visit, hop: int) -> None:
     """Queue the visit itself, as opposed to items."""
-    _schedule(builder, node, visit, hop)
+    builder.emit(events.NodeScheduled(at_ms=builder.now, cause=builder.cause, node=node.id, visit=visit.visit, hop=hop))
     builder.add_job(run_job(node, visit.visit))
 
 
-def _schedule(builder: DecisionBuilder, node: Node, visit: Visit, hop: int, *, held: bool = False) -> None:
+def _hold_back(builder: DecisionBuilder, node: Node, visit: Visit, hop: int) -> None:
     builder.emit(
         events.NodeScheduled(
-            at_ms=builder.now, cause=builder.cause, node=node.id, visit=visit.visit, hop=hop, held=held
+            at_ms=builder.now, cause=builder.cause, node=node.id, visit=visit.visit, hop=hop, held=True
         )
     )
 
@@ -170,7 +172,7 @@ def _complete(
 ) -> None:
     visit = builder.state.peek(node.id)
     end = balance(builder, node, visit, taken)
-    # The most frequent event by far. Rare fields are filled in afterwards because a call with more than 15 keywords
+    # A frequent event. Rare fields are filled in afterwards because a call with more than 15 keywords
     # costs several times as much.
     event = events.NodeCompleted(
         at_ms=builder.now,
@@ -341,14 +343,15 @@ def balance(builder: DecisionBuilder, node: Node, visit: Visit, taken: tuple[str
     state = builder.state
     if taken is None:
         return Balance((), (), (), 1, visit.tokens, state.counter + 1 - visit.tokens, False)
-    edges = edges_and_joins.decide_edges(builder.flow, state, node, taken)
-    emitted = len(taken)
-    consumed = visit.tokens + edges.absorbed
+    flow, emitted = builder.flow, len(taken)
+    dead = () if emitted == len(node.outbound) else edges_and_joins.dead_edges(flow, state, node, taken)
+    escapes = () if node.loop is None else edges_and_joins.dead_escapes(flow, state, node)
+    consumed = visit.tokens + edges_and_joins.absorbed_tokens(state, node, taken)
     counter = state.counter + emitted - consumed
-    renders = counter == 0 and builder.flow.outputs is not None
+    renders = counter == 0 and flow.outputs is not None
     if renders:
         emitted, counter = emitted + 1, 1
-    return Balance(taken, edges.dead, edges.dead_escapes, emitted, consumed, counter, renders)
+    return Balance(taken, dead, escapes, emitted, consumed, counter, renders)
 
 
 def follow(builder: DecisionBuilder, node: Node, end: Balance) -> None:

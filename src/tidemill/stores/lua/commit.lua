@@ -54,6 +54,17 @@ local function next_at(count)
   return from
 end
 
+-- Remove a job of a stream, unless it is spared because it is leased; its name is among the `gone`.
+local function settle(stream, gone, key, spare)
+  local id = id_of(stream, key)
+  local job = id and get_header(id)
+  if job and not (spare and job.token > 0) then
+    remove(job)
+    stream.ids[key] = false
+    gone[#gone + 1] = 'j' .. key
+  end
+end
+
 for _ = 1, tonumber(ARGV[8]) do
   local number, expected, records, snapshot, acks, holds, drops, withdrawals, inserts, keeps, rows =
     unpack_('>I4i8I4i8I4I4I4I4I4I4I4', ARGV[next_at(1)])
@@ -99,23 +110,14 @@ for _ = 1, tonumber(ARGV[8]) do
       call('HSET', stream.rest, 's', ARGV[snapshot_at], 'v', snapshot)
     end
     local gone = {}
-    local function settle(key, spare)
-      local id = id_of(stream, key)
-      local job = id and get(id)
-      if job and not (spare and job.token > 0) then
-        remove(job)
-        stream.ids[key] = false
-        gone[#gone + 1] = 'j' .. key
-      end
-    end
     for index = 1, acks do
-      settle(ARGV[leases_at + 2 * (index - 1)])
+      settle(stream, gone, ARGV[leases_at + 2 * (index - 1)])
     end
     for index = drops_at, drops_at + drops - 1 do
-      settle(ARGV[index])
+      settle(stream, gone, ARGV[index])
     end
     for index = withdrawals_at, withdrawals_at + withdrawals - 1 do
-      settle(ARGV[index], true)
+      settle(stream, gone, ARGV[index], true)
     end
     in_parts('HDEL', stream.rest, gone)
     local inserted, fresh = {}, {}
@@ -126,7 +128,7 @@ for _ = 1, tonumber(ARGV[8]) do
         order = order + 1
         local job = { id = order, token = 0, expires = 0, expired = 0, owner = '', changed = true, number = index }
         job.ready = math.max(tonumber(ARGV[from + 1]), now)
-        parse(job, ARGV[from + 2])
+        job.fixed = ARGV[from + 2]
         jobs[order], stream.ids[key] = job, order
         fresh[key], inserted[#inserted + 1] = job, job
       end

@@ -25,38 +25,58 @@ local freed, entered = false, false
 
 -- state, ready time, token, expiry, number of expired leases, owner; then what never changes:
 -- priority, lane, digest, caps, key of the stream, and the rest, which only clients read.
-local function parse(job, fixed)
-  job.fixed = fixed
-  local count, at
-  job.priority, job.lane, job.digest, count, at = unpack_('>BHc0Bc0B', fixed)
-  job.caps = {}
-  for index = 1, count do
-    job.caps[index], at = unpack_('>Hc0', fixed, at)
+local function parse(job)
+  if not job.lane then
+    local count, at
+    job.fixed = job.fixed or sub(job.stored, job.fixed_at)
+    job.priority, job.lane, job.digest, count, at = unpack_('>BHc0Bc0B', job.fixed)
+    job.caps = {}
+    for index = 1, count do
+      job.caps[index], at = unpack_('>Hc0', job.fixed, at)
+    end
+    job.stream_at = at
   end
-  job.stream_at = at
   return job
 end
 
+-- Most jobs are settled under their lease and have no caps: nothing more of them is read.
+local function header(id, stored)
+  local job = { id = id, stored = stored }
+  job.state, job.ready, job.token, job.expires, job.expired, job.owner, job.fixed_at = unpack_('>BI8I8I8I4Hc0', stored)
+  return job
+end
+
+local function has_caps(job)
+  if job.caps then
+    return #job.caps > 0
+  end
+  local text, at = job.fixed or job.stored, job.fixed and 1 or job.fixed_at
+  -- Behind the priority: the length of the lane, the lane, the length of the digest.
+  return string.byte(text, at + 3 + unpack_('>H', text, at + 1)) > 0
+end
+
 local function read(id, stored)
-  local job = { id = id }
-  local at
-  job.state, job.ready, job.token, job.expires, job.expired, job.owner, at = unpack_('>BI8I8I8I4Hc0', stored)
-  return parse(job, sub(stored, at))
+  return parse(header(id, stored))
 end
 
 local function pack(job)
   return pack_('>BI8I8I8I4Hc0', job.state, job.ready, job.token, job.expires, job.expired, #job.owner, job.owner)
-    .. job.fixed
+    .. (job.fixed or sub(job.stored, job.fixed_at))
 end
 
-local function get(id)
+local function get_header(id)
   local job = jobs[id]
   if job == nil then
     local stored = call('HGET', JOBS, id)
-    job = stored and read(id, stored) or false
+    job = stored and header(id, stored) or false
     jobs[id] = job
   end
   return job
+end
+
+local function get(id)
+  local job = get_header(id)
+  return job and parse(job)
 end
 
 local function place_of(job)
@@ -92,7 +112,7 @@ local function list(lane)
 end
 
 local function enter(job)
-  job.state, entered = READY, true
+  parse(job).state, entered = READY, true
   local place = place_of(job)
   if job.digest == '' then
     line[job.lane .. place] = true
@@ -111,7 +131,7 @@ local function enter(job)
 end
 
 local function leave(job)
-  local place = place_of(job)
+  local place = place_of(parse(job))
   if job.digest == '' then
     line[job.lane .. place] = false
   else
@@ -128,7 +148,10 @@ local function leave(job)
 end
 
 local function count_lease(job, change)
-  for _, cap in ipairs(job.caps) do
+  if not has_caps(job) then
+    return
+  end
+  for _, cap in ipairs(parse(job).caps) do
     live[cap] = (live[cap] or 0) + change
     freed = freed or change < 0
   end
@@ -172,7 +195,7 @@ end
 
 -- A job that is leased under this token, whatever the clock says.
 local function held(id, given)
-  local job = id and get(id)
+  local job = id and get_header(id)
   return job and given > 0 and job.token == given and job or nil
 end
 

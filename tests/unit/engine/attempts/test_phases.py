@@ -402,3 +402,16 @@ async def test_a_run_is_freed_without_the_collector(config: Any) -> None:
                 assert view.status == "COMPLETED"
     ours = Counter(type(each).__qualname__ for each in left if type(each).__module__.startswith("tidemill."))
     assert not ours
+
+
+async def test_a_run_that_fails_at_once_is_freed_without_the_collector() -> None:
+    """The exception of a handler refers to the frames that have called it."""
+    fails = {"id": "a", "type": "fail", "config": {"message": "no"}, "on_error": "continue"}
+    async with engine_at("memory://") as engine:
+        await engine.publish({"name": "failing", "nodes": [fails]})
+        await engine.result(await engine.start("failing", {}))
+        with uncollected() as left:
+            for _ in range(RUNS):
+                assert (await engine.result(await engine.start("failing", {}))).status == "COMPLETED"
+    ours = Counter(type(each).__qualname__ for each in left if type(each).__module__.startswith("tidemill."))
+    assert not ours

@@ -23,16 +23,45 @@ def keeping(woken: list[str]) -> HandoverPolicy:
     return HandoverPolicy(4, lambda: 1, lambda: woken.append("claims"), clock_ms=lambda: CLOCK[0])
 
 
-def test_only_a_worker_that_is_alone_has_room_for_more(keeping: HandoverPolicy) -> None:
-    assert (keeping.free, keeping.room(RUN, keeping.free)) == (3, 0)
+def jobs(names: str) -> list[JobSpec]:
+    return [JobSpec(f"run/{name}/1/-1", JobBody("run", name, 1), "default") for name in names]
+
+
+def kept(policy: HandoverPolicy, names: str, settled: int, instant: str = "") -> str:
+    return "".join(key.split("/")[1] for key in policy.select(RUN, jobs(names), settled, instant))
+
+
+def test_only_a_worker_that_is_alone_keeps_more_than_it_settles(keeping: HandoverPolicy) -> None:
+    assert keeping.free == 3
+    assert kept(keeping, "abcdef", 1) == "a"
     keeping.is_only_worker = True
-    assert keeping.room(RUN, keeping.free) == 3
+    assert kept(keeping, "abcdef", 1) == "abcd"
 
 
 def test_what_is_promised_is_not_promised_again(keeping: HandoverPolicy) -> None:
     keeping.is_only_worker = True
-    keeping.reserve(5)
-    assert (keeping.free, keeping.room(RUN, keeping.free)) == (-2, 0)
+    assert kept(keeping, "abc", 1) == "abc"
+    assert (keeping.reserved, keeping.free) == (2, 1)
+    assert kept(keeping, "abc", 1) == "ab"
+    assert kept(keeping, "abc", 1) == "a"
+
+
+def test_a_worker_among_others_keeps_further_nodes_if_they_are_instant(keeping: HandoverPolicy) -> None:
+    """A claim by another worker would take longer than they do."""
+    assert kept(keeping, "abc", 1, instant="bc") == "abc"
+    keeping.reserve(0)
+    assert kept(keeping, "abc", 1, instant="c") == "ac"
+    keeping.reserve(0)
+    assert kept(keeping, "abc", 0, instant="b") == "b"
+    keeping.reserve(0)
+    assert kept(keeping, "abcdefg", 1, instant="abcdefg") == "abcd", "no more than it has room for"
+    keeping.reserve(3)
+    assert kept(keeping, "abc", 1, instant="abc") == "a"
+
+
+def test_a_worker_of_one_run_keeps_no_instant_nodes_of_others() -> None:
+    policy = HandoverPolicy(4, lambda: 1, lambda: None, clock_ms=lambda: CLOCK[0], only="another")
+    assert kept(policy, "ab", 1, instant="ab") == "a"
 
 
 def test_whoever_found_no_room_is_woken_when_a_promise_ends(keeping: HandoverPolicy, woken: list[str]) -> None:

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.kernel.tables import Run, begun, error, loop, rows
+from tests.model.operator_walks import OperatedWalk, interrupt, override, patch, retry, rewind
+from tidemill.kernel.codec import encode_state
 from tidemill.kernel.commands import (
     AttemptStarted,
     Checkpoint,
@@ -20,6 +22,7 @@ from tidemill.kernel.commands import (
     SkipRequested,
     WaitRequested,
 )
+from tidemill.kernel.decide import attempts
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.decide.retries import LOST_IN_A_ROW_MAX, retry_delay_ms
@@ -506,3 +509,35 @@ def test_at_most_once_goes_for_every_item_of_a_map() -> None:
     run.begin("a[0]")
     assert run.lost("a[0]")[0] == "NodeFailed a[0] code=unknown_outcome tolerated"
     assert run.lost("a[1]")[0] == "NodeFailed a[1] attempt=0 code=worker_lost retry=+0"
+
+
+ACTS = (retry, rewind, interrupt, override, patch)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_the_straight_way_decides_what_the_rules_for_other_results_decide(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over random documents, with operators and late results in the way."""
+    straight = OperatedWalk(seed, ACTS, undoes=seed % 2 == 0).run(meddle=True).kernel
+    monkeypatch.setattr(attempts, "_is_straight", lambda *_: False)
+    other = OperatedWalk(seed, ACTS, undoes=seed % 2 == 0).run(meddle=True).kernel
+    assert straight.events == other.events
+    assert encode_state(straight.state) == encode_state(other.state)
+    assert straight.jobs == other.jobs
+
+
+def test_the_plain_end_of_a_visit_takes_the_straight_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str] = []
+    complete = attempts._complete_straight
+
+    def noted(builder: Any, node: Any, visit: Any, result: Result) -> None:
+        taken.append(node.id)
+        complete(builder, node, visit, result)
+
+    monkeypatch.setattr(attempts, "_complete_straight", noted)
+    run = begun("a > b c > d")
+    for name in "abcd":
+        run.done(name)
+    assert list(dict.fromkeys(taken)) == ["a", "b", "c", "d"]
+    assert run.status == "COMPLETED"
