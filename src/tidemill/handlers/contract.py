@@ -10,6 +10,7 @@ Every name here is public API. No handler and nothing of the engine belongs here
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import os
@@ -147,6 +148,14 @@ class CapabilityMissing(Fail):
 
 
 HandlerOutcome = Done | Wait | Skip
+
+
+class PendingOutcome(asyncio.Future["HandlerOutcome"]):
+    """The outcome of a call that another thread makes: a handler may return it instead of a coroutine.
+
+    Cancelling it is final: what the thread still returns is ignored. So the engine waits for it without a task.
+    """
+
 
 # Names of version 0.1, for one more release.
 Return, Pause, Asked, Child = Done, Wait, ApprovalRequest, ChildRun

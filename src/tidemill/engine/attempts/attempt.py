@@ -1,6 +1,6 @@
 """One attempt at a visit or item: load → render → call → store → route → `Result`.
 
-An attempt that awaits nothing (no blob, no awaiting handler) runs without a task of its own. Conditions are evaluated
+An attempt that awaits nothing, or only a thread, runs without a task of its own. Conditions are evaluated
 here, off the run's serial path; the kernel only checks that the route is legal.
 """
 
@@ -60,6 +60,7 @@ from tidemill.handlers.contract import (
     HandlerOutcome,
     NodeContext,
     NullSink,
+    PendingOutcome,
     Skip,
     Wait,
 )
@@ -94,6 +95,15 @@ STATE_BYTES_MAX, INLINE_LATER_MAX = 16 << 20, 1_024
 def _next_step() -> Generator[None, None, None]:
     """Suspend once; the driver of the coroutine resumes it."""
     yield
+
+
+@coroutine
+def _outcome_of(pending: PendingOutcome) -> Generator[PendingOutcome, None, HandlerOutcome | BaseException]:
+    """Suspend; the driver of the coroutine resumes it when the outcome is known. Returns what the call raised."""
+    yield pending
+    # Not raised here: the traceback would refer to this frame, which refers to the call.
+    error = pending.exception()
+    return pending.result() if error is None else error
 
 
 SILENT = NullSink()
@@ -176,8 +186,8 @@ class Attempt:
     async def run(self) -> Result:
         """Load, render, call, store and route, as far as `begin` has not done so.
 
-        The worker drives the first step of this coroutine itself, outside a task. The coroutine suspends only after
-        `_enter_task`, so an attempt that awaits nothing ends in that first step.
+        The worker drives the first step of this coroutine itself, outside a task, and the next one too if it waits for
+        a thread. It awaits other things only after `_enter_task`, so an attempt that awaits nothing ends at once.
         """
         try:
             if self._answer is not None:
@@ -314,9 +324,12 @@ class Attempt:
         (call_context, ended), output = self._answer, self._output
         self._answer = None
         if not isinstance(ended, (Done, Wait, Skip, BaseException)):
-            await self._enter_task(ended)
             try:
-                ended = await bounded(ended, self._node.timeout_ms, call_context)
+                if isinstance(ended, PendingOutcome) and self._node.timeout_ms is None and not self._in_task:
+                    ended = await _outcome_of(ended)
+                else:
+                    await self._enter_task(ended)
+                    ended = await bounded(ended, self._node.timeout_ms, call_context)
             finally:
                 if output is not None:
                     output.over = True

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -26,6 +26,7 @@ from tidemill.handlers.contract import (
     Handler,
     HandlerOutcome,
     NodeContext,
+    PendingOutcome,
     causes_of,
     describe_exception,
     text_of,
@@ -64,7 +65,9 @@ async def bounded(
     pending: Awaitable[T], timeout_ms: int | None, call_context: Context | None = None
 ) -> T | BaseException:
     """Await a handler within its time-out. Returns what it raised as a value, and a time-out as `TimedOut`."""
-    handler = asyncio.create_task(guarded(pending), context=call_context)
+    handler: asyncio.Future[Any] = (
+        pending if isinstance(pending, PendingOutcome) else asyncio.create_task(guarded(pending), context=call_context)
+    )
     try:
         await asyncio.wait({handler}, timeout=None if timeout_ms is None else timeout_ms / 1000)
         if not handler.done():
@@ -80,8 +83,10 @@ async def bounded(
         await asyncio.wait({handler}, timeout=LOST_AFTER_MS / 1000)
         if not handler.done() or handler.cancelled() or isinstance(handler.result(), BaseException):
             raise
+    if handler is pending and not handler.cancelled() and (error := handler.exception()) is not None:
+        return error
     try:
-        return handler.result()
+        return cast("T | BaseException", handler.result())
     except BaseException as error:
         return error
 

@@ -39,7 +39,8 @@ class HeldJob(msgspec.Struct):
     lease: Lease
     task: JobBody
     job_key: JobKey
-    running: asyncio.Task[None] | None = None
+    running: asyncio.Future[Any] | None = None
+    """Its task, or the call in a thread that it waits for."""
     attempt: Attempt | None = None
     compensation: CompensationAttempt | None = None
     begun: bool = False

@@ -44,7 +44,7 @@ from tidemill.engine.worker.leases import (
 )
 from tidemill.engine.worker.watchdog import LoopWatchdog
 from tidemill.errors import InternalError, Unavailable
-from tidemill.handlers.contract import Handler
+from tidemill.handlers.contract import Handler, PendingOutcome
 from tidemill.kernel.commands import (
     AnyCommand,
     CompensationResult,
@@ -395,12 +395,32 @@ class Worker:
         if result is not None:
             self._settle(held, result)
             return
-        work = self._run(held, attempt)
+        self._drive(held, self._run(held, attempt))
+
+    def _drive(self, held: HeldJob, work: Coroutine[PendingOutcome | None, None, None]) -> None:
+        """Continue an attempt until it ends, waits for a thread, or needs a task to wait for anything else."""
         try:
-            work.send(None)  # It waits only in a task.
+            pending = work.send(None)
         except StopIteration:
             return
-        self._in_task(held, work)
+        if pending is None:
+            self._in_task(held, work)
+            return
+        held.running = pending
+        self._starts.wake()
+        pending.add_done_callback(partial(self._resume, held, work))
+
+    def _resume(self, held: HeldJob, work: Coroutine[PendingOutcome | None, None, None], call: PendingOutcome) -> None:
+        """The call in a thread is over; the job is dropped if it was cancelled."""
+        try:
+            if call.cancelled():
+                work.close()
+                self._drop(held)
+            else:
+                self._drive(held, work)
+        except BaseException:
+            self._drop(held)
+            raise
 
     def _begin_apart(self, held: HeldJob, attempt: Attempt) -> None:
         """Run an attempt that has lost workers only while no other such runs here: the next loss counts for one."""

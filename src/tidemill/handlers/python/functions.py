@@ -22,12 +22,18 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mappi
 from concurrent.futures import Future
 from contextlib import aclosing, closing, suppress
 from queue import SimpleQueue
-from typing import Any, Generic, NamedTuple, TypeVar, overload
-
-import msgspec
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, overload
 
 from tidemill.errors import offered
-from tidemill.handlers.contract import Cancelled, CapabilityMissing, Fail, HandlerOutcome, NodeContext, ended
+from tidemill.handlers.contract import (
+    Cancelled,
+    CapabilityMissing,
+    Fail,
+    HandlerOutcome,
+    NodeContext,
+    PendingOutcome,
+    ended,
+)
 from tidemill.handlers.python.conversion import (
     ConversionError,
     Converter,
@@ -175,13 +181,18 @@ class FunctionSignature(NamedTuple):
     """Raises for a result that does not fit its type hint; None where any does."""
     names: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
+    is_coroutine: bool = False
+    in_loop: bool = False
+    """An async function, which runs in the event loop; any other may block."""
 
     @classmethod
     def of(cls, function: Function) -> FunctionSignature:
+        is_coroutine = inspect.iscoroutinefunction(function)
+        in_loop = is_coroutine or inspect.isasyncgenfunction(function)
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError):
-            return cls(function, None)
+            return cls(function, None, is_coroutine=is_coroutine, in_loop=in_loop)
         hints = hints_of(function)
         parameters = {name: each for name, each in signature.parameters.items() if each.kind in _NAMED}
         for name, each in parameters.items():
@@ -198,6 +209,8 @@ class FunctionSignature(NamedTuple):
             None if is_generator else result_check(hints.get("return", Any)),
             frozenset(parameters),
             frozenset(name for name, each in signature.parameters.items() if each.default is each.empty),
+            is_coroutine,
+            in_loop,
         )
 
     def arguments(self, config: Mapping[str, Any], context: NodeContext) -> dict[str, Any]:
@@ -332,42 +345,92 @@ class Ready(Generic[T]):
         return self.value
 
 
-class _Bridge:
-    """Checkpoints of a function in a thread, written by the event loop."""
+NO_LONGER_COUNTS = "the result of this attempt no longer counts"
 
-    def __init__(self, context: NodeContext, loop: asyncio.AbstractEventLoop) -> None:
-        self._context, self._loop = context, loop
-        self._loop_thread = threading.get_ident()
-        self._pending: Future[None] | None = None
-        self._over = False
+
+class ThreadCall(PendingOutcome):
+    """A call of a function in a thread. Its checkpoints are written by the event loop while the thread waits."""
+
+    error: BaseException | None = None
+    outcome: Any = None
+    """What the function returned, until the event loop takes it over."""
+    _checkpointing: Future[None] | None = None
+
+    def __init__(self, name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(loop=loop)
+        self.name, self.function, self.loop = name, function, loop
+        self._checkpointer, self._loop_thread = context.checkpoint, threading.get_ident()
+        context.checkpoint = self.checkpoint
+        self.context, self.variables = context, contextvars.copy_context()
+        self.queued = time.monotonic()
 
     def checkpoint(self, value: Any) -> Any:
         """Write a checkpoint, and block the thread until that is done."""
-        checkpoint = self._context.checkpoint
-        assert checkpoint is not None, "every attempt can keep one"
+        checkpointer = self._checkpointer
+        assert checkpointer is not None, "every attempt can keep one"
         if threading.get_ident() == self._loop_thread:
             # The function returned an awaitable, which runs in the event loop.
-            return checkpoint(value)
-        self._context.heartbeat()
-        self._pending = asyncio.run_coroutine_threadsafe(_run_checkpoint(checkpoint, value), self._loop)
-        if self._over:
-            self._pending.cancel()
+            return checkpointer(value)
+        self.context.heartbeat()
+        pending = self._checkpointing = asyncio.run_coroutine_threadsafe(_checkpoint(checkpointer, value), self.loop)
+        if self.done():
+            pending.cancel()
         try:
-            return Ready(self._pending.result())
+            return Ready(pending.result())
         except BaseException as error:
-            if self._over:
-                raise Cancelled("the result of this attempt no longer counts") from error
+            if self.done():
+                raise Cancelled(NO_LONGER_COUNTS) from error
             raise
 
-    def close(self) -> None:
-        """End the attempt: later checkpoints raise `Cancelled`."""
-        self._over = True
-        if self._pending is not None:
-            self._pending.cancel()
+    def cancel(self, msg: Any = None) -> bool:
+        """The attempt is over, whatever the function does: its checkpoints raise `Cancelled`."""
+        over = super().cancel(msg)
+        self._close()
+        return over
+
+    def _close(self) -> None:
+        self.context.checkpoint = _refuse_checkpoint  # It refers to this call, which refers to the context.
+        if self._checkpointing is not None:
+            self._checkpointing.cancel()
+
+    def settle(self) -> None:
+        """In the event loop: pass on what came of the call. What it returned may be awaitable."""
+        if self.done():
+            return
+        if self.error is not None:
+            self._end(None, self.error)
+        elif is_final(self.outcome):
+            self._end(ended(self.outcome), None)
+        else:
+            resolving = self.loop.create_task(self._resolve(), context=self.variables)
+            self.add_done_callback(lambda _: resolving.cancel())
+
+    async def _resolve(self) -> None:
+        try:
+            outcome = await resolve_result(self.outcome, self.context)
+        except BaseException as error:
+            self._end(None, error)
+        else:
+            self._end(outcome, None)
+
+    def _end(self, outcome: HandlerOutcome | None, error: BaseException | None) -> None:
+        if self.done():
+            return
+        self._close()
+        if error is not None:
+            self.set_exception(error)
+        else:
+            assert outcome is not None
+            self.set_result(outcome)
 
 
-async def _run_checkpoint(checkpoint: Callable[[Any], Any], value: Any) -> None:
-    await checkpoint(value)
+def _refuse_checkpoint(value: Any) -> NoReturn:
+    raise Cancelled(NO_LONGER_COUNTS)
+
+
+async def _checkpoint(checkpointer: Callable[[Any], Any], value: Any) -> None:
+    await checkpointer(value)
 
 
 class CallThreads:
@@ -378,28 +441,22 @@ class CallThreads:
     """
 
     def __init__(self) -> None:
-        self._queue: deque[_Call] = deque()
+        self._queue: deque[ThreadCall] = deque()
         self._wakeup: SimpleQueue[None] = SimpleQueue()
         self._begun: float | None = None
         """When the thread began its present call; None while it waits for one."""
         self._thread: threading.Thread | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._done: deque[_Call] = deque()
+        self._done: deque[ThreadCall] = deque()
         self._settling = self._closed = False
 
-    async def call(self, name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> HandlerOutcome:
-        """Call a function in a thread. Its result may be awaitable, e.g. behind a decorator."""
-        loop = asyncio.get_running_loop()
-        bridge = _Bridge(context, loop)
-        bridged = msgspec.structs.replace(context, checkpoint=bridge.checkpoint)
-        call = _Call(name, function, bridged, contextvars.copy_context(), loop)
+    def call(self, name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> ThreadCall:
+        """Call a function in a thread."""
+        call = ThreadCall(name, function, context)
         self._submit(call)
-        try:
-            return await resolve_result(await call.future, bridged)
-        finally:
-            bridge.close()
+        return call
 
-    def _submit(self, call: _Call) -> None:
+    def _submit(self, call: ThreadCall) -> None:
         if self._closed or self._blocked(call.queued):
             self._start(call)
             return
@@ -424,7 +481,7 @@ class CallThreads:
                 self._start(self._queue.popleft())
             self._timer = self._queue[0].loop.call_later(BLOCKED_SECONDS, self._start_late_calls)
 
-    def _start(self, call: _Call) -> None:
+    def _start(self, call: ThreadCall) -> None:
         threading.Thread(target=self._run, args=(call,), name=f"tidemill-{call.name}", daemon=True).start()
 
     def _work(self) -> None:
@@ -441,8 +498,8 @@ class CallThreads:
             self._run(call)
             self._begun = None
 
-    def _run(self, call: _Call) -> None:
-        if call.future.cancelled():
+    def _run(self, call: ThreadCall) -> None:
+        if call.cancelled():
             return
         try:
             call.outcome = call.variables.run(_call_in_thread, call.function, call.context)
@@ -453,42 +510,17 @@ class CallThreads:
             self._settling = True
             with suppress(RuntimeError):  # The event loop is closed.
                 call.loop.call_soon_threadsafe(self._settle)
+        del call  # The traceback of an exception refers to this frame.
 
     def _settle(self) -> None:
         # A thread that finds this true has added its call before: it is settled below.
         self._settling = False
         while self._done:
-            call = self._done.popleft()
-            if call.future.cancelled():
-                continue
-            if call.error is None:
-                call.future.set_result(call.outcome)
-            else:
-                call.future.set_exception(call.error)
+            self._done.popleft().settle()
 
     async def close(self) -> None:
         self._closed = True
         self._wakeup.put(None)
-
-
-class _Call:
-    """A call for a thread, and what came of it."""
-
-    __slots__ = ("context", "error", "function", "future", "loop", "name", "outcome", "queued", "variables")
-
-    def __init__(
-        self,
-        name: str,
-        function: Callable[[NodeContext], Any],
-        context: NodeContext,
-        variables: contextvars.Context,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self.name, self.function, self.context, self.variables, self.loop = name, function, context, variables, loop
-        self.future: asyncio.Future[Any] = loop.create_future()
-        self.queued = time.monotonic()
-        self.outcome: Any = None
-        self.error: BaseException | None = None
 
 
 def _call_in_thread(function: Callable[[NodeContext], Any], context: NodeContext) -> Any:

@@ -7,7 +7,6 @@ function gets `args` as keyword arguments and, if it has a parameter `context`, 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -138,9 +137,9 @@ def python_handler(
             # A function may be registered again while the engine is open.
             target = found[name] = FunctionSignature.of(registered or imported(name))
         function = target.function
-        if isolation == "inline" or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        if target.in_loop or isolation == "inline":
             arguments = target.arguments(config, context)
-            if inspect.iscoroutinefunction(function):
+            if target.is_coroutine:
                 return call_in_loop(target, arguments, context)
             result = target.checked(function(**arguments))
             return ended(result) if is_final(result) else resolve_result(result, context, target)

@@ -404,14 +404,28 @@ async def test_a_run_is_freed_without_the_collector(config: Any) -> None:
     assert not ours
 
 
-async def test_a_run_that_fails_at_once_is_freed_without_the_collector() -> None:
+def quotient(n: int) -> float:
+    return 1 / n
+
+
+ONCE = {"max_attempts": 1}
+FAILING = [
+    {"type": "fail", "config": {"message": "no"}},
+    {"type": "python", "config": {"function": "quotient", "args": {"n": 0}}},
+    {"type": "python", "config": {"function": "quotient", "args": {"n": 0}}, "timeout_seconds": 60},
+    {"type": "python", "config": {"function": "quotient", "args": {"n": 2}}},
+    {"type": "python", "config": {"function": "quotient", "args": {"n": 2}}, "timeout_seconds": 60},
+]
+
+
+@pytest.mark.parametrize("given", FAILING)
+async def test_a_call_and_its_exception_are_freed_without_the_collector(given: dict[str, Any]) -> None:
     """The exception of a handler refers to the frames that have called it."""
-    fails = {"id": "a", "type": "fail", "config": {"message": "no"}, "on_error": "continue"}
-    async with engine_at("memory://") as engine:
-        await engine.publish({"name": "failing", "nodes": [fails]})
-        await engine.result(await engine.start("failing", {}))
+    async with engine_at("memory://", functions={"quotient": quotient}) as engine:
+        await engine.publish({"name": "calling", "nodes": [{"id": "a", **given, "on_error": "continue", "retry": ONCE}]})
+        await engine.result(await engine.start("calling", {}))
         with uncollected() as left:
             for _ in range(RUNS):
-                assert (await engine.result(await engine.start("failing", {}))).status == "COMPLETED"
+                assert (await engine.result(await engine.start("calling", {}))).status == "COMPLETED"
     ours = Counter(type(each).__qualname__ for each in left if type(each).__module__.startswith("tidemill."))
     assert not ours

@@ -14,8 +14,9 @@ import pytest
 import tidemill
 from tests.fixtures import sample_node_types as crafts
 from tests.fixtures.handler_harness import context
+from tidemill.bootstrap import engine_at
 from tidemill.cli.user_code import load_apps
-from tidemill.handlers.contract import CapabilityMissing, Done, Fail
+from tidemill.handlers.contract import Cancelled, CapabilityMissing, Done, Fail
 from tidemill.handlers.python.functions import CallThreads, decorated_functions, function_registry, imported, path_of
 
 
@@ -202,6 +203,56 @@ async def test_every_outcome_reaches_its_caller() -> None:
             assert outcome == Done(number)
         else:
             assert isinstance(outcome, ValueError) and outcome.args == (number,)
+    await threads.close()
+
+
+@pytest.mark.parametrize("bound", [{}, {"timeout_seconds": 60}])
+async def test_a_call_whose_run_is_cancelled_gives_its_slot_back(bound: dict[str, int]) -> None:
+    """The function learns of it at its next heartbeat or checkpoint; until then it occupies only its thread."""
+    begun, go, learnt = threading.Event(), threading.Event(), []
+
+    def endless(context: tidemill.NodeContext) -> None:
+        begun.set()
+        assert go.wait(60)
+        for act in (context.heartbeat, lambda: context.checkpoint(1)):  # type: ignore[misc]
+            with pytest.raises(Cancelled):
+                act()
+            learnt.append(act)
+
+    call = {"id": "a", "type": "python", "config": {"function": "endless"}, **bound}
+    async with engine_at("memory://", functions={"endless": endless}, concurrency=1, beat_ms=200) as engine:
+        await engine.publish({"name": "endless", "nodes": [call]})
+        await engine.publish({"name": "next", "nodes": [{"id": "a", "type": "value", "config": {"value": 1}}]})
+        run = await engine.start("endless")
+        await asyncio.to_thread(begun.wait, 60)
+        await engine.cancel(run)
+        assert (await engine.result(await engine.start("next"))).status == "COMPLETED"
+        assert (await engine.result(run)).status == "CANCELLED"
+        go.set()
+        while len(learnt) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_what_a_function_returns_may_be_awaited() -> None:
+    threads = CallThreads()
+
+    async def later(error: str) -> str:
+        await asyncio.sleep(0)
+        if error:
+            raise ValueError(error)
+        return "done"
+
+    assert await threads.call("f", lambda _: later(""), context()) == Done("done")
+    with pytest.raises(ValueError, match="no"):
+        await threads.call("f", lambda _: later("no"), context())
+    waiting = asyncio.Event()
+    call = threads.call("f", lambda _: waiting.wait(), context())
+    while call.outcome is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
+    assert call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
     await threads.close()
 
 
