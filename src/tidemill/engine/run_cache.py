@@ -28,6 +28,7 @@ from tidemill.stores.contract import Lease, Store, Stream, Tail
 LOG = logging.getLogger(__name__)
 
 WARNED_MAX = 1_000
+STARTED_MAX = 10_000
 CACHED_RUNS_MAX = 4_096
 KNOWN_FOR_MS = 600_000
 """How long a cached run counts as current without news: less than the hour that every ended run is kept."""
@@ -78,6 +79,18 @@ class RunCache:
         self._damaged: dict[Stream, TidemillError] = {}
         """Runs that cannot be read: damaged, or written by a newer version, or their workflow is."""
         self._warned: dict[str, None] = {}
+        self._started: dict[Stream, None] = {}
+        """The newest runs that callers of this process have started."""
+
+    def note_started(self, stream: Stream) -> None:
+        """A caller of this process starts a run."""
+        self._started[stream] = None
+        if len(self._started) > STARTED_MAX:
+            del self._started[next(iter(self._started))]
+
+    def was_started_here(self, stream: Stream) -> bool:
+        """Whether a caller of this process has started a run, or the run whose child it is."""
+        return stream._replace(key=stream.key.partition(".")[0]) in self._started or stream in self._started
 
     def get(self, stream: Stream) -> CachedRun | None:
         return self._entries.get(stream)

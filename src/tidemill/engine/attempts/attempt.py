@@ -356,7 +356,8 @@ class Attempt:
         if not self.called or self._node.delivery != "at_most_once":
             assert isinstance(result.outcome, Failed)
             await self._enter_task()
-            await self._tools.runtime.leave(self._state.digest, self.task, result.outcome.error, self._tools.clock())
+            runtime, lacks = self._tools.runtime, result.outcome.error
+            await runtime.leave(self.lease.stream, self._state.digest, self.task, lacks, self._tools.clock())
         return result
 
     def _context(self, config: Any) -> NodeContext:

@@ -209,7 +209,7 @@ class CompensationAttempt:
         if lacking or isinstance(error, CapabilityMissing):
             assert isinstance(result.outcome, Failed)
             digest, lacks = self._entry.state.digest, result.outcome.error
-            await self._tools.runtime.leave(digest, self.task, lacks, self._tools.clock())
+            await self._tools.runtime.leave(self.lease.stream, digest, self.task, lacks, self._tools.clock())
         return result
 
     def _result(self, outcome: commands.Done | Failed) -> CompensationResult:

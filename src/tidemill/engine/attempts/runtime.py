@@ -27,6 +27,7 @@ from tidemill.kernel.spending import Spend
 from tidemill.observability.capture import OutputCapture
 from tidemill.security.masking import Mask
 from tidemill.security.secrets import Secrets
+from tidemill.stores.contract import Stream
 
 if TYPE_CHECKING:
     from tidemill.engine.attempts.attempt import Attempt
@@ -128,8 +129,8 @@ class Recorder(Protocol):
 
 
 class AnotherMayHave(Protocol):
-    async def __call__(self, *, retryable: bool) -> bool:
-        """Whether another worker may have a capability that this process lacks."""
+    async def __call__(self, stream: Stream, *, retryable: bool) -> bool:
+        """Whether another worker may have a capability that a run needs and this process lacks."""
 
 
 class ProcessRuntime(msgspec.Struct, frozen=True):
@@ -154,9 +155,9 @@ class ProcessRuntime(msgspec.Struct, frozen=True):
         if self.spans is not None:
             self.handler_host.enter_span = self.spans.enter
 
-    async def leave(self, digest: str, task: JobBody, error: Error, now_ms: int) -> None:
+    async def leave(self, stream: Stream, digest: str, task: JobBody, error: Error, now_ms: int) -> None:
         """Raise `LeaveToOtherWorker` if another worker may have the capability."""
-        if await self.another_worker_may_have(retryable=error.retryable):
+        if await self.another_worker_may_have(stream, retryable=error.retryable):
             self.missing.note(_missing_for(digest, task, error), now_ms)
             raise LeaveToOtherWorker
 

@@ -304,6 +304,7 @@ class PatchService:
             )
             after = CompiledWorkflow(compiled.workflow)
         stream, audited = self._context.stream(fork_id), self._context.audited
+        self._context.run_cache.note_started(stream)
         answer = await self._context.turns.command(stream, command, start=flow, flow=after, audited=audited)
         if answer.problem is not None and answer.problem.code != "run_exists":
             raise Rejected(answer.problem)

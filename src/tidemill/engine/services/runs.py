@@ -151,6 +151,7 @@ class RunService(RunActions):
         payload = await self._checked_inputs(flow, inputs)
         stream, command = context.stream(run_id), options.command(version, payload, run_id)
         await context.limits.refresh()
+        context.run_cache.note_started(stream)
         answer = await context.turns.command(stream, command, start=flow, audited=context.audited)
         if answer.problem is not None:
             raise Rejected(answer.problem)
@@ -324,6 +325,8 @@ class RunService(RunActions):
         """Commit starts of one workflow together, and return which runs are new."""
         context = self._context
         await context.limits.refresh()
+        for stream, _ in starts:
+            context.run_cache.note_started(stream)
         answers = await context.turns.commands(starts, start=flow, audited=context.audited)
         created = set[str]()
         for (stream, _), answer in zip(starts, answers, strict=True):

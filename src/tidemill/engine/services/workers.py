@@ -19,7 +19,7 @@ from tidemill.engine.worker.watchdog import Blockage
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.survey import WorkerCapability, Workers
 from tidemill.kernel.model import NodeType
-from tidemill.stores.contract import Backlog
+from tidemill.stores.contract import Backlog, Stream
 from tidemill.stores.optional import ProcessLiveness
 from tidemill.version import __version__
 
@@ -103,14 +103,16 @@ class WorkerService:
         mine = self.registry.row()
         return [mine, *(row for row in rows if row.name != mine.name)]
 
-    async def another_may_have(self, *, retryable: bool) -> bool:
-        """Whether another worker may have what this process's lacks: one that is there, or one that may come.
+    async def another_may_have(self, stream: Stream, *, retryable: bool) -> bool:
+        """Whether another worker may have what a run needs and this process's lacks: one that is there, or may come.
 
-        What is `retryable` may pass by itself: it is tried again here if no other worker is alive.
+        A run that a caller of this process has started is not left to workers that may come, unless this is a standing
+        worker. What is `retryable` may pass by itself: it is tried again here if no other worker is alive.
         """
         if self.registry is None or self.registry.options.only:
             return False
-        if self.registry.options.standing and not retryable:
+        own = not self.registry.options.standing and self._context.run_cache.was_started_here(stream)
+        if not own and not retryable:
             return True
         mine = self.registry.row().name
         return any(state == "alive" and row.name != mine for row, state in await self._states())

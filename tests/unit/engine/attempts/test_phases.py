@@ -422,7 +422,9 @@ FAILING = [
 async def test_a_call_and_its_exception_are_freed_without_the_collector(given: dict[str, Any]) -> None:
     """The exception of a handler refers to the frames that have called it."""
     async with engine_at("memory://", functions={"quotient": quotient}) as engine:
-        await engine.publish({"name": "calling", "nodes": [{"id": "a", **given, "on_error": "continue", "retry": ONCE}]})
+        await engine.publish(
+            {"name": "calling", "nodes": [{"id": "a", **given, "on_error": "continue", "retry": ONCE}]}
+        )
         await engine.result(await engine.start("calling", {}))
         with uncollected() as left:
             for _ in range(RUNS):

@@ -353,6 +353,25 @@ async def test_where_nobody_will_come_it_fails_at_once(mill: Cluster, options: d
 
 
 @simulated
+async def test_a_program_leaves_runs_alone_that_it_has_not_started(mill: Cluster, ledger: Ledger) -> None:
+    """Another program's runs, found in a shared store, wait for their functions; its own runs fail at once."""
+    starter = await mill.process("starter", work=False)
+    foreign = await starter.start(document(call("a")))
+    mine = await mill.process("mine")
+    own = [await mine.start(document(call("a"), name="own")), *await mine.engine.start_many("own", [{}, {}])]
+    child = await mine.start(document(node("c", type="workflow", config={"workflow": "own"}), name="parent"))
+    ended = [await mine.end(run_id) for run_id in (*own, child)]
+    assert {run.status for run in ended} == {"FAILED"}
+    assert {run.error["code"] for run in ended} == {"function_unknown", "child_failed"}
+    fork = await mine.engine.patches.fork(foreign, key="forked")
+    assert (await mine.end(fork)).status == "FAILED"
+    assert (await mine.engine.show(foreign)).status == "RUNNING"
+    assert "no function work is registered" in (await mine.engine.why(foreign)).headline
+    rich = await mill.process("rich", functions={"work": ledger.work})
+    assert (await rich.end(foreign)).status == "COMPLETED"
+
+
+@simulated
 async def test_what_may_pass_is_tried_again_where_nobody_else_is(mill: Cluster) -> None:
     def fail(context: Any) -> Done:
         raise CapabilityMissing("process_unavailable", "no process", retryable=True)
