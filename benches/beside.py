@@ -1,4 +1,4 @@
-"""`python -m benches.beside FOLDER [group …]`: the benchmarks of another checkout and of this one in turns, line by line.
+"""`python -m benches.beside FOLDER [group …]`: benchmarks of another checkout and of this one in turns, line by line.
 
 The other checkout needs its own `.venv` (`make setup` there). Rounds alternate which of both goes first. A figure is
 the median of its rounds; a ratio above 1 means that this checkout is worse.
