@@ -24,7 +24,7 @@ from tidemill.kernel.model import Json, NodeType
 
 if TYPE_CHECKING:
     from tidemill.expressions.cel.ast import Chain
-    from tidemill.expressions.type_check import Kinds, MissingKey
+    from tidemill.expressions.type_check import Kinds, MissingKey, TypeMismatch
 
 EARLY_TARGETS_MAX = 8192
 """Bounds the sweeps that warnings may cost."""
@@ -162,19 +162,17 @@ class _KnownSchemas:
         }
 
     def expected_at(self, node: str, chain: Chain) -> Kinds | MissingKey | None:
-        from tidemill.expressions.type_check import expected
+        from tidemill.expressions.type_check import MissingKey, expected
 
         root, keys = chain.root, chain.keys
         if root == "ctx":
-            from tidemill.expressions.type_check import MissingKey, expected
-
             if len(keys) < 2:
                 return None
             schema = self._outputs.get(keys[0]) if keys[1] == "output" else _META
             found = expected(schema, keys[2:])
             return MissingKey(found.at + 2, found.kinds, found.known) if isinstance(found, MissingKey) else found
         schema = {"inputs": self._inputs, "run": _RUN, "iteration": _WHOLE}.get(root)
-        return expected(self._outputs.get(node) if root in ("output", "current") else schema, keys)
+        return expected(self._outputs.get(node) if root in OF_THE_NODE else schema, keys)
 
 
 def check_operands(draft: NormalizedDraft, clauses: Mapping[int, list[Use]], types: Sequence[NodeType | None]) -> None:
@@ -184,16 +182,25 @@ def check_operands(draft: NormalizedDraft, clauses: Mapping[int, list[Use]], typ
     from tidemill.expressions.type_check import misfits
 
     known = _KnownSchemas(draft, types)
+    shared: dict[str, list[TypeMismatch]] = {}
+    """Of conditions that read nothing of their own node; many nodes may have the same one."""
     for number, uses in clauses.items():
         place, name = draft.place(number), str(draft.nodes[number].get("id"))
         for use in uses:
-            for key, found in misfits(compiled(use.value), use.value, partial(known.expected_at, name)):
-                place.problem("condition_type", f"{use.key}{key}", found.message, found.hint)
+            value, own = use.value, use.reach.roots & OF_THE_NODE
+            found = None if own or not isinstance(value, str) else shared.get(value)
+            if found is None:
+                found = list(misfits(compiled(value), value, partial(known.expected_at, name)))
+                if not own and isinstance(value, str):
+                    shared[value] = found
+            for key, mismatch in found:
+                place.problem("condition_type", f"{use.key}{key}", mismatch.message, mismatch.hint)
 
 
 EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))
 IN_ITEMS = EVERYWHERE | {"item", "index"}
-IN_JUDGEMENT = EVERYWHERE | {"output", "current"}
+OF_THE_NODE = frozenset(("output", "current"))
+IN_JUDGEMENT = EVERYWHERE | OF_THE_NODE
 SECRETS = "secrets"
 _SECRET_NAME = r"""(?:\.\w+|\["[\w.-]+"\]|\['[\w.-]+'\])"""
 _LONE_SECRET = re.compile(r"(?:(?!{[{%#]).)*+{{-?\s*secrets" + _SECRET_NAME + r"\s*-?}}(?:(?!{[{%#]).)*+", re.DOTALL)

@@ -181,7 +181,7 @@ class NormalizedDraft:
         """Plain edges (from, to) and where each was first written."""
 
     def place(self, number: int) -> DocumentPath:
-        return DocumentPath(self.found, self.paths[number], f"node `{shown(self.nodes[number]['id'])}`")
+        return DocumentPath(self.found, self.paths[number], node=self.nodes[number]["id"])
 
 
 def draft_of(raw: Json) -> NormalizedDraft:
@@ -193,7 +193,7 @@ def draft_of(raw: Json) -> NormalizedDraft:
     if not isinstance(raw, dict):
         found.problem("not_a_mapping", "", "the document is not a mapping", "start with keys such as `name`")
         return draft
-    place = DocumentPath(found, "", "")
+    place = DocumentPath(found, "")
     document = fields.read_table(place, raw, DOCUMENT)
     fields.require(place, document, raw, "name", "nodes")
     nodes = document.pop("nodes", [])
@@ -222,7 +222,7 @@ def _raw_nodes(place: DocumentPath, raw: Json) -> Iterator[tuple[str | int, Json
 
 def _add_node(draft: NormalizedDraft, step: str | int, raw: Json, given_id: str | None) -> None:
     path = pointer("/nodes", step)
-    node = fields.read_node(DocumentPath(draft.found, path, _name(raw, given_id, step)), raw, given_id)
+    node = fields.read_node(_node_path(draft.found, path, raw, given_id, step), raw, given_id)
     if node is None or "id" not in node:
         return
     name: str = node["id"]
@@ -239,11 +239,11 @@ def _add_node(draft: NormalizedDraft, step: str | int, raw: Json, given_id: str 
     draft.paths.append(path)
 
 
-def _name(raw: Json, given_id: str | None, step: str | int) -> str:
+def _node_path(found: ProblemCollector, path: str, raw: Json, given_id: str | None, step: str | int) -> DocumentPath:
     if given_id is None and isinstance(raw, dict):
         given = raw.get("id", raw.get("node_id"))
         given_id = given if isinstance(given, str) else None
-    return f"node {step}" if given_id is None else f"node `{shown(given_id)}`"
+    return DocumentPath(found, path, f"node {step}", given_id)
 
 
 def _add_edges(draft: NormalizedDraft, place: DocumentPath, raw: Json) -> None:

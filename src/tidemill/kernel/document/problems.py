@@ -65,28 +65,30 @@ class ProblemCollector:
 
 
 class DocumentPath:
-    """A position in the document: its path, and `who` as the subject of messages."""
+    """A position in the document: its path, and the subject of messages, `who` or a node."""
 
-    __slots__ = ("found", "path", "who")
+    __slots__ = ("_node", "_who", "found", "path")
 
-    def __init__(self, found: ProblemCollector, path: str, who: str) -> None:
-        self.found, self.path, self.who = found, path, who
+    def __init__(self, found: ProblemCollector, path: str, who: str = "", node: str | None = None) -> None:
+        self.found, self.path, self._who, self._node = found, path, who, node
 
     def problem(self, code: str, key: str, message: str, hint: str = "") -> None:
         """Record a problem with `key` (one or more pointer steps) below this place, or with the place itself."""
-        path = f"{self.path}/{key}" if key else self.path
-        self.found.problem(code, path, f"{self.who}: {message}" if self.who else message, hint)
+        self.found.problem(code, f"{self.path}/{key}" if key else self.path, self._with_subject(message), hint)
 
     def warning(self, code: str, key: str, message: str, hint: str = "") -> None:
-        path = f"{self.path}/{key}" if key else self.path
-        self.found.warning(code, path, f"{self.who}: {message}" if self.who else message, hint)
+        self.found.warning(code, f"{self.path}/{key}" if key else self.path, self._with_subject(message), hint)
 
     def extend(self, problems: Iterable[Problem]) -> None:
         for problem in problems:
-            self.found.problem(problem.code, problem.path, f"{self.who}: {problem.message}", problem.hint)
+            self.found.problem(problem.code, problem.path, self._with_subject(problem.message), problem.hint)
 
     def child(self, key: str) -> DocumentPath:
-        return DocumentPath(self.found, f"{self.path}/{key}", self.who)
+        return DocumentPath(self.found, f"{self.path}/{key}", self._who, self._node)
+
+    def _with_subject(self, message: str) -> str:
+        who = self._who if self._node is None else f"node `{shown(self._node)}`"
+        return f"{who}: {message}" if who else message
 
 
 def pointer(path: str, key: str | int) -> str:
