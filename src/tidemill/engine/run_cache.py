@@ -79,18 +79,17 @@ class RunCache:
         self._damaged: dict[Stream, TidemillError] = {}
         """Runs that cannot be read: damaged, or written by a newer version, or their workflow is."""
         self._warned: dict[str, None] = {}
-        self._started: dict[Stream, None] = {}
-        """The newest runs that callers of this process have started."""
+        self._started: set[Stream] = set()
+        """Runs that callers of this process have started, until there are too many to know."""
 
     def note_started(self, stream: Stream) -> None:
         """A caller of this process starts a run."""
-        self._started[stream] = None
-        if len(self._started) > STARTED_MAX:
-            del self._started[next(iter(self._started))]
+        if len(self._started) <= STARTED_MAX:
+            self._started.add(stream)
 
-    def was_started_here(self, stream: Stream) -> bool:
-        """Whether a caller of this process has started a run, or the run whose child it is."""
-        return stream._replace(key=stream.key.partition(".")[0]) in self._started or stream in self._started
+    def was_started_here(self, root: Stream) -> bool:
+        """Whether a caller of this process has started a run, or may have: after too many starts nobody knows."""
+        return root in self._started or len(self._started) > STARTED_MAX
 
     def get(self, stream: Stream) -> CachedRun | None:
         return self._entries.get(stream)

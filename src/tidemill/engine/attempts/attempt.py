@@ -183,12 +183,14 @@ class Attempt:
                 pass
         return None
 
-    async def run(self) -> Result:
+    async def run(self, *, in_task: bool = False) -> Result:
         """Load, render, call, store and route, as far as `begin` has not done so.
 
-        The worker drives the first step of this coroutine itself, outside a task, and the next one too if it waits for
-        a thread. It awaits other things only after `_enter_task`, so an attempt that awaits nothing ends at once.
+        Unless it is `in_task`, the worker drives the first step of this coroutine itself, and the next one too if it
+        waits for a thread. It awaits other things only after `_enter_task`, so an attempt that awaits nothing ends at
+        once.
         """
+        self._in_task = in_task
         try:
             if self._answer is not None:
                 return await self._answered()
@@ -233,6 +235,8 @@ class Attempt:
             except BaseException:
                 if isinstance(pending, Coroutine):
                     pending.close()
+                elif isinstance(pending, PendingOutcome):
+                    pending.cancel()
                 raise
 
     async def _evaluate(self, steps: EvaluationSteps[_T]) -> _T:
@@ -357,7 +361,7 @@ class Attempt:
             assert isinstance(result.outcome, Failed)
             await self._enter_task()
             runtime, lacks = self._tools.runtime, result.outcome.error
-            await runtime.leave(self.lease.stream, self._state.digest, self.task, lacks, self._tools.clock())
+            await runtime.leave(self.lease.stream, self._state, self.task, lacks, self._tools.clock())
         return result
 
     def _context(self, config: Any) -> NodeContext:

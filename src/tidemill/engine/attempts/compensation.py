@@ -208,8 +208,8 @@ class CompensationAttempt:
         result = self._result(failed_by(error))
         if lacking or isinstance(error, CapabilityMissing):
             assert isinstance(result.outcome, Failed)
-            digest, lacks = self._entry.state.digest, result.outcome.error
-            await self._tools.runtime.leave(self.lease.stream, digest, self.task, lacks, self._tools.clock())
+            state, lacks = self._entry.state, result.outcome.error
+            await self._tools.runtime.leave(self.lease.stream, state, self.task, lacks, self._tools.clock())
         return result
 
     def _result(self, outcome: commands.Done | Failed) -> CompensationResult:

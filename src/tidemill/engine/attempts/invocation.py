@@ -81,7 +81,9 @@ async def bounded(
             raise
         # A handler that continues keeps its slot.
         await asyncio.wait({handler}, timeout=LOST_AFTER_MS / 1000)
-        if not handler.done() or handler.cancelled() or isinstance(handler.result(), BaseException):
+        if not handler.done() or handler.cancelled() or handler.exception() is not None:
+            raise
+        if isinstance(handler.result(), BaseException):
             raise
     if handler is pending and not handler.cancelled() and (error := handler.exception()) is not None:
         return error

@@ -24,6 +24,7 @@ from tidemill.handlers.contract import NodeContext, enable_node_log
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.spending import Spend
+from tidemill.kernel.state import State
 from tidemill.observability.capture import OutputCapture
 from tidemill.security.masking import Mask
 from tidemill.security.secrets import Secrets
@@ -129,8 +130,8 @@ class Recorder(Protocol):
 
 
 class AnotherMayHave(Protocol):
-    async def __call__(self, stream: Stream, *, retryable: bool) -> bool:
-        """Whether another worker may have a capability that a run needs and this process lacks."""
+    async def __call__(self, root: Stream, *, retryable: bool) -> bool:
+        """Whether another worker may have what this process lacks and a run, or one of its children, needs."""
 
 
 class ProcessRuntime(msgspec.Struct, frozen=True):
@@ -155,10 +156,11 @@ class ProcessRuntime(msgspec.Struct, frozen=True):
         if self.spans is not None:
             self.handler_host.enter_span = self.spans.enter
 
-    async def leave(self, stream: Stream, digest: str, task: JobBody, error: Error, now_ms: int) -> None:
+    async def leave(self, stream: Stream, state: State, task: JobBody, error: Error, now_ms: int) -> None:
         """Raise `LeaveToOtherWorker` if another worker may have the capability."""
-        if await self.another_worker_may_have(stream, retryable=error.retryable):
-            self.missing.note(_missing_for(digest, task, error), now_ms)
+        root = stream._replace(key=state.root) if state.root else stream
+        if await self.another_worker_may_have(root, retryable=error.retryable):
+            self.missing.note(_missing_for(state.digest, task, error), now_ms)
             raise LeaveToOtherWorker
 
     async def close(self) -> None:

@@ -103,7 +103,7 @@ class WorkerService:
         mine = self.registry.row()
         return [mine, *(row for row in rows if row.name != mine.name)]
 
-    async def another_may_have(self, stream: Stream, *, retryable: bool) -> bool:
+    async def another_may_have(self, root: Stream, *, retryable: bool) -> bool:
         """Whether another worker may have what a run needs and this process's lacks: one that is there, or may come.
 
         A run that a caller of this process has started is not left to workers that may come, unless this is a standing
@@ -111,7 +111,7 @@ class WorkerService:
         """
         if self.registry is None or self.registry.options.only:
             return False
-        own = not self.registry.options.standing and self._context.run_cache.was_started_here(stream)
+        own = not self.registry.options.standing and self._context.run_cache.was_started_here(root)
         if not own and not retryable:
             return True
         mine = self.registry.row().name

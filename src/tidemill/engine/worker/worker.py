@@ -449,7 +449,7 @@ class Worker:
         if apart:
             await self._releases.settle()
         try:
-            result = await attempt.run()
+            result = await attempt.run(in_task=apart)
         except InternalError as error:
             self._release_after_error(held, error)
             return

@@ -380,13 +380,13 @@ def _answer(call: protocol.Call, worker: WorkerConnection, cancel: CancelSignal)
 def _call_function(call: protocol.Call, worker: WorkerConnection, cancel: CancelSignal) -> protocol.Answer:
     context = context_of(call, CallConnection(worker))
     try:
-        collects = gc.isenabled()
-        gc.disable()  # Imports make no garbage worth a look.
+        thresholds = gc.get_threshold()
+        gc.set_threshold(0)  # Imports make no garbage worth a look.
         try:
             function = imported(call.function)
         finally:
-            if collects:
-                gc.enable()
+            if gc.get_threshold()[0] == 0:
+                gc.set_threshold(*thresholds)
         target = _signature_of(call.function, function)
         arguments = target.arguments(context.config, context)
         with cancel.delivered():

@@ -353,7 +353,7 @@ class ThreadCall(PendingOutcome):
 
     error: BaseException | None = None
     outcome: Any = None
-    """What the function returned, until the event loop takes it over."""
+    """Of the function, or what it returned if that is to be awaited, until the event loop takes it over."""
     _checkpointing: Future[None] | None = None
 
     def __init__(self, name: str, function: Callable[[NodeContext], Any], context: NodeContext) -> None:
@@ -395,13 +395,13 @@ class ThreadCall(PendingOutcome):
             self._checkpointing.cancel()
 
     def settle(self) -> None:
-        """In the event loop: pass on what came of the call. What it returned may be awaitable."""
+        """In the event loop: pass on what came of the call."""
         if self.done():
             return
         if self.error is not None:
             self._end(None, self.error)
-        elif is_final(self.outcome):
-            self._end(ended(self.outcome), None)
+        elif isinstance(self.outcome, HandlerOutcome):
+            self._end(self.outcome, None)
         else:
             resolving = self.loop.create_task(self._resolve(), context=self.variables)
             self.add_done_callback(lambda _: resolving.cancel())
@@ -524,9 +524,12 @@ class CallThreads:
 
 
 def _call_in_thread(function: Callable[[NodeContext], Any], context: NodeContext) -> Any:
+    """The outcome, or a value to be awaited. A value may run code of its own when its class is asked for."""
     try:
         result = function(context)
-        return drain(result, context) if inspect.isgenerator(result) else result
+        if inspect.isgenerator(result):
+            result = drain(result, context)
+        return ended(result) if is_final(result) else result
     except (StopIteration, GeneratorExit) as error:
         # A future cannot hold these, because `await` and generators give them a meaning.
         raise RuntimeError(f"the function raised {type(error).__name__}: {error}") from error

@@ -11,6 +11,7 @@ import pytest
 from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
+from tidemill.engine import run_cache
 from tidemill.engine.worker.leases import (
     EACH_MS,
     KNOWN_MAX,
@@ -359,8 +360,9 @@ async def test_a_program_leaves_runs_alone_that_it_has_not_started(mill: Cluster
     foreign = await starter.start(document(call("a")))
     mine = await mill.process("mine")
     own = [await mine.start(document(call("a"), name="own")), *await mine.engine.start_many("own", [{}, {}])]
-    child = await mine.start(document(node("c", type="workflow", config={"workflow": "own"}), name="parent"))
-    ended = [await mine.end(run_id) for run_id in (*own, child)]
+    parent = document(node("c", type="workflow", config={"workflow": "own"}), name="parent")
+    parents = [await mine.start(parent, key=key) for key in ("dashed-1", "dotted.1", "long" * 40)]
+    ended = [await mine.end(run_id) for run_id in (*own, *parents)]
     assert {run.status for run in ended} == {"FAILED"}
     assert {run.error["code"] for run in ended} == {"function_unknown", "child_failed"}
     fork = await mine.engine.patches.fork(foreign, key="forked")
@@ -369,6 +371,17 @@ async def test_a_program_leaves_runs_alone_that_it_has_not_started(mill: Cluster
     assert "no function work is registered" in (await mine.engine.why(foreign)).headline
     rich = await mill.process("rich", functions={"work": ledger.work})
     assert (await rich.end(foreign)).status == "COMPLETED"
+
+
+@simulated
+async def test_after_too_many_starts_a_program_fails_what_it_lacks(
+    mill: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_cache, "STARTED_MAX", 3)
+    mine = await mill.process("mine")
+    await mine.engine.publish(document(node("s", type="sleep", config={"seconds": 5}), call("a", "s"), name="late"))
+    runs = [await mine.engine.start("late") for _ in range(6)]
+    assert {(await mine.end(run_id)).status for run_id in runs} == {"FAILED"}
 
 
 @simulated

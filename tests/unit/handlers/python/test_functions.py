@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -14,10 +15,20 @@ import pytest
 import tidemill
 from tests.fixtures import sample_node_types as crafts
 from tests.fixtures.handler_harness import context
+from tidemill.ambient import RealAmbient
+from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import engine_at
 from tidemill.cli.user_code import load_apps
-from tidemill.handlers.contract import Cancelled, CapabilityMissing, Done, Fail
+from tidemill.engine.attempts.attempt import Attempt
+from tidemill.engine.attempts.invocation import LEASE_LOST, bounded
+from tidemill.engine.engine import Engine
+from tidemill.engine.worker.leases import WorkerOptions
+from tidemill.engine.worker.worker import LOST_APART
+from tidemill.handlers.contract import Cancelled, CapabilityMissing, Done, Fail, PendingOutcome
 from tidemill.handlers.python.functions import CallThreads, decorated_functions, function_registry, imported, path_of
+from tidemill.node_types import built_in_handlers
+from tidemill.stores.contract import Claim
+from tidemill.stores.memory import MemoryStore
 
 
 @tidemill.function("loud")
@@ -254,6 +265,82 @@ async def test_what_a_function_returns_may_be_awaited() -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
     await threads.close()
+
+
+class Proxy:
+    """As the proxies of web frameworks: its class is that of a value of the context in which the call runs."""
+
+    CURRENT: ContextVar[dict[str, int]] = ContextVar("current")
+
+    @property
+    def __class__(self) -> type:
+        return type(self.CURRENT.get())
+
+    @__class__.setter
+    def __class__(self, given: type) -> None: ...
+
+
+async def test_a_value_is_looked_at_in_the_context_of_its_call() -> None:
+    threads = CallThreads()
+
+    def proxy(given: Any) -> Proxy:
+        Proxy.CURRENT.set({"a": 1})
+        return Proxy()
+
+    first, second = threads.call("f", proxy, context()), threads.call("g", lambda _: 1, context())
+    assert type((await first).value) is Proxy  # type: ignore[union-attr]
+    with pytest.raises(LookupError):
+        await threads.call("h", lambda _: Proxy(), context())
+    assert await second == Done(1)
+    await threads.close()
+
+
+async def lose_workers(store: MemoryStore, times: int) -> None:
+    for _ in range(times):
+        (lease,) = await store.claim(Claim(queues=("default",), limit=1, lease_ms=20, owner="lost"))
+        while store.now_ms() < lease.expires_at_ms:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("bound", [{}, {"timeout_seconds": 60}])
+async def test_a_function_whose_workers_were_lost_is_called_again(bound: dict[str, int]) -> None:
+    """Such an attempt runs apart, in a task from its beginning."""
+    store, blobs, called = MemoryStore(), MemoryBlobs(), []
+
+    def work(context: tidemill.NodeContext) -> str:
+        called.append(context.attempt)
+        return "done"
+
+    handlers = built_in_handlers({"work": work})
+    call = {"id": "a", "type": "python", "config": {"function": "work"}, **bound}
+    async with Engine(store=store, blobs=blobs, ambient=RealAmbient(), handlers=handlers) as client:
+        await client.publish({"name": "t", "nodes": [call]})
+        run = await client.start("t")
+        await lose_workers(store, LOST_APART)
+        options = WorkerOptions(name="w")
+        async with Engine(store=store, blobs=blobs, ambient=RealAmbient(), handlers=handlers, worker=options) as worker:
+            assert (await worker.result(run)).status == "COMPLETED"
+    assert called == [LOST_APART + 1]
+
+
+async def test_an_exit_in_the_moment_in_which_the_lease_is_lost_does_not_reach_the_loop() -> None:
+    pending = PendingOutcome()
+    waiting = asyncio.create_task(bounded(pending, 5_000))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    pending.set_exception(SystemExit(9))
+    waiting.cancel(LEASE_LOST)
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_a_job_that_is_cancelled_before_its_task_begins_cancels_its_call() -> None:
+    pending = PendingOutcome()
+    entering = Attempt.__new__(Attempt)._enter_task(pending)
+    entering.send(None)
+    with pytest.raises(asyncio.CancelledError):
+        entering.throw(asyncio.CancelledError)
+    assert pending.cancelled()
 
 
 # Imports that fail
