@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.errors import Problem, Rejected, Unavailable, rejected
 from tidemill.expressions.conditions import Condition, compiled, is_small
+from tidemill.expressions.scope import has_syntax
 from tidemill.kernel.document.normalize import borrowed_in
 from tidemill.kernel.document.reader import normalise
 from tidemill.kernel.model import Node, Workflow
@@ -105,7 +106,8 @@ async def _with_configs(document: Any, content: Content) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CompiledNode:
-    config: Template
+    config: Template | None
+    """None if it is surely constant."""
     constant: bytes | None
     """The config's text if it has no templates: each attempt decodes its own copy."""
     when: Condition | None
@@ -136,9 +138,7 @@ class CompiledWorkflow:
     def _template(self, name: str, source: Any) -> Template:
         known = self._templates.get(name)
         if known is None:
-            from tidemill.expressions.templates.template import compile_template
-
-            known = self._templates[name] = compile_template(source)
+            known = self._templates[name] = _compiled_template(source)
         return known
 
     def is_ready(self, node: Node) -> bool:
@@ -178,16 +178,28 @@ def _expressions(node: Node) -> list[Any]:
 
 
 def _compile(node: Node) -> CompiledNode:
-    from tidemill.expressions.templates.template import compile_template
-
-    config = compile_template(node.config)
-    constant = encode_value(node.config) if config.is_constant else None
+    text = encode_value(node.config)
+    constant: bytes | None = text
+    config = over = None
+    if has_syntax(text.decode()):
+        config = _compiled_template(node.config)
+        if not config.is_constant:
+            constant = None
+    if node.map is not None:
+        over = _compiled_template(node.map.over)
     return CompiledNode(
         config=config,
         constant=constant,
         when=None if node.when is None else compiled(node.when),
-        over=None if node.map is None else compile_template(node.map.over),
+        over=over,
         again=None if node.loop is None else compiled(node.loop.condition),
         rules=() if node.branch is None else tuple(compiled(rule.condition) for rule in node.branch.rules),
         at_once=constant if node.when is None and node.delivery == "at_least_once" else None,
     )
+
+
+def _compiled_template(source: Any) -> Template:
+    # Imported where there are templates: many documents have none, and the template language takes long to load.
+    from tidemill.expressions.templates.template import compile_template
+
+    return compile_template(source)

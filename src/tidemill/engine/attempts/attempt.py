@@ -303,7 +303,11 @@ class Attempt:
     # Call
 
     async def _call(self, program: CompiledNode) -> Result:
-        config = await self._render(program.config) if program.constant is None else decode_value(program.constant)
+        if program.constant is not None:
+            config = decode_value(program.constant)
+        else:
+            assert program.config is not None, "only a constant has none"
+            config = await self._render(program.config)
         context = self._context(config)
         if self._node.delivery == "at_most_once" or self._handler.agent:
             # The start is durable before the handler is called; a superseded attempt does nothing.

@@ -167,6 +167,8 @@ class ServiceContext:
             scope = replace(scope, has_item=True, item=item, index=index)
         try:
             program = flow.program(known) if flow.is_ready(known) else await flow.compile_apart(known)
+            if program.constant is not None or program.config is None:
+                return known.config
             return await render(program.config, replace(scope, secrets=RedactedSecrets()), self.isolation)
         except ExpressionError:
             return None
