@@ -83,7 +83,7 @@ def main() -> None:
         os.environ["TIDEMILL_SECRET_SHOP_TOKEN"] = "a token"
         os.environ["TIDEMILL_SECRET_HOOK_KEY"] = "whsec_" + base64.b64encode(os.urandom(32)).decode()
         with tidemill.open("memory://") as mill:
-            run = mill.run(FLOW, {"api": origin}, timeout_s=20)
+            run = mill.run(FLOW, {"api": origin}, timeout=20)
         server.shutdown()
     print(run.status, "after", Shop.calls, "calls:", run.outputs)
 

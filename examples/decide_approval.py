@@ -26,7 +26,7 @@ def main() -> None:
 
         next(asked)
         view = mill.approval(run, "decide")
-        print(view.to_dict()["title"], "| visit", view.visit)
+        print(view.title, "| visit", view.visit)
         mill.decide(run, "decide", "approve", actor="bob", roles=["finance"], form={"account": "office"})
 
         # The same decision again is answered like the first one; a contrary one is refused.
@@ -35,7 +35,7 @@ def main() -> None:
             mill.decide(run, "decide", "reject", actor="eve", roles=["finance"])
         except tidemill.Rejected as refusal:
             print(refusal.code)
-        print(mill.result(run, timeout_s=10).outputs)
+        print(mill.result(run, timeout=10).outputs)
 
 
 if __name__ == "__main__":

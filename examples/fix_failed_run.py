@@ -42,11 +42,11 @@ def main() -> None:
         seen = mill.patch(run, FIX, retry=True, dry_run=True)
         print("the patch changes", *seen.changed, "| runs again", *seen.rerun, "| keeps", *seen.kept)
         mill.patch(run, FIX, retry=True, message="a typo", actor="ada")
-        view = mill.result(run, timeout_s=10)
+        view = mill.result(run, timeout=10)
         print(f"{view.workflow}@{view.version}+{view.revision}", view.status, view.outputs)
 
         fork = mill.fork(run, node="load", patch=HALF, reason="what if?", actor="ada")
-        mill.result(fork, timeout_s=10)
+        mill.result(fork, timeout=10)
         print("first difference:", mill.compare(run, fork).first_divergence)
 
 

@@ -56,7 +56,7 @@ def main() -> None:
         os.environ["TIDEMILL_SHELL"] = "on"
         os.environ["TIDEMILL_SMTP_URL"] = f"smtp://127.0.0.1:{server.server_address[1]}?tls=none"
         with tidemill.open("memory://") as mill:
-            run = mill.run(FLOW, {"numbers": [17, 4, 42]}, timeout_s=20)
+            run = mill.run(FLOW, {"numbers": [17, 4, 42]}, timeout=20)
         server.shutdown()
     print(run.status, run.outputs and run.outputs["mail"]["recipients"])
 

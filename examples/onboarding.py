@@ -46,7 +46,7 @@ def main() -> None:
         mill.publish(ACCOUNT)
         mill.publish(ONBOARDING)
         run = mill.start("onboarding", {"person": "Ada"}, key="ada-1")
-        print(mill.result(run, timeout_s=20).outputs["welcome"])
+        print(mill.result(run, timeout=20).outputs["welcome"])
         children, _ = mill.find([f"parent:{run}"])
         for child in sorted(children, key=lambda each: each.run_id):
             print(child.run_id, child.status)

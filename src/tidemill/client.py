@@ -102,7 +102,7 @@ def open(  # noqa: A001 - `tidemill.open` is how it is called
     tracer_provider: TracerProvider | None = None,
     tenant: str = OPERATOR_TENANT,
 ) -> Tidemill:
-    """Open the store at `url` (a path is that of a SQLite file) and, unless `work` is off, run nodes in this process.
+    """Open the store at `url` (a `Path` is that of a SQLite file) and, unless `work` is off, run nodes in this process.
 
     `functions` are Python functions that nodes of type `python` call by name, `handlers` are node types of your
     own, beside those that come with Tidemill and those that installed distributions offer. At most `concurrency`

@@ -263,6 +263,9 @@ class ApprovalView:
         self.run_id, self.workflow, self.node, self.visit, self.index = run_id, workflow, node, visit, index
         self.approval = approval
         self.status: str = approval.status
+        self.title, self.description, self.requester = approval.title, approval.description, approval.requester
+        self.approvers, self.escalate_to, self.quorum = approval.approvers, approval.escalate_to, approval.quorum
+        self.votes, self.decision, self.decided_by = approval.votes, approval.decision, approval.decided_by
 
     @property
     def approval_id(self) -> str:

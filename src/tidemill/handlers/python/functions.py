@@ -123,7 +123,8 @@ def imported(name: str) -> Function:
     module_name, colon, attribute = name.partition(":")
     if not colon:
         module_name, dot, attribute = name.rpartition(".")
-        hint = f"register it, or write {f'{module_name}:{attribute}' if dot else 'module:function'}"
+        path = f"{module_name}:{attribute}" if dot else "module:function"
+        hint = f"register it (`--app FILE`, `open(functions=[…])`), or write {path}"
         hint += "; if it has another name now: tidemill runs patch RUN FILE --retry"
         raise CapabilityMissing("function_unknown", f"no function {name} is registered", hint=hint)
     try:

@@ -69,7 +69,7 @@ def _rollback(state: State, blockers: Sequence[AnyBlocker]) -> str:
     if state.rollback == "running" and blockers:
         return f"; {blockers[0].words}"
     if state.rollback == "done":
-        return "; its effects were undone"
+        return "; its completed steps with a compensator were undone"
     if state.rollback != "partial":
         return ""
     more = " and more" if len(state.undo_left) > _LEFT_MAX else ""
