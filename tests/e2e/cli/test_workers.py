@@ -130,7 +130,7 @@ def test_why_gives_the_command_that_starts_a_worker(cli_store: CliStore) -> None
     assert "a is queued: no worker is running" in told
     assert f"tidemill worker --store {url}" in told
     with tidemill.open(url, queues=["default"]) as mill:
-        eventually(lambda: cli_store.json("workers", "--store", url)["workers"])
+        eventually(lambda: cli_store.json("workers", "--store", url)["workers"], "the worker has no row")
         told = cli_store.fine("why", run_id, "--store", url)
         assert "no worker on queue gpu" in told and mill.workers()[0].name in told
         assert f"tidemill worker --queues gpu --store {url}" in told
