@@ -140,6 +140,11 @@ def migrated(url: str, *, dry_run: bool = False) -> tuple[Step, ...]:
     """Migrate a store to the schema of this version, or with `dry_run` only read it; returns its migrations."""
     if urlsplit(url).scheme in POSTGRES:
         return asyncio.run(_migrated_postgres(_postgres_place(url), dry_run))
+    if urlsplit(url).scheme in REDIS:
+        from tidemill.stores.redis import opening
+
+        asyncio.run(opening.recorded(_redis_place(url)))
+        return ()
     from tidemill.stores.sqlite.database import steps
 
     store = as_sqlite(open_storage(url).store)

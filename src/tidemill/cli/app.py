@@ -255,7 +255,7 @@ def start_command(session: StoreSession, reference: str, given: Sequence[str], *
 
 @app.command("worker")
 @options.own_store
-@options.option("--queues", metavar="A,B", default="", about="Queues to serve. Default: all.")
+@options.option("--queues", metavar="A,B", default=None, about="Queues to serve. Default: all.")
 @options.concurrency
 @options.option(
     "--grace",

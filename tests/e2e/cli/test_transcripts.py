@@ -188,6 +188,7 @@ TABLE: dict[str, list[Row]] = {
         "worker --heartbeat 10 --dead-after 5",
         "worker --queues , --json",
         "worker --queues a,,b",
+        "worker --queues ''",
         "worker --dead-after inf",
         "worker --dead-after nan --json",
         "worker --app nope.py",

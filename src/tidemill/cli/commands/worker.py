@@ -208,7 +208,7 @@ LEFTOVER_SECONDS_MAX = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOptions:
     store: str
-    queues: str
+    queues: str | None
     concurrency: int
     grace_s: float
     heartbeat_s: float
@@ -326,7 +326,7 @@ def _engine(options: WorkOptions, settings: Settings) -> Engine:
     if not options.heartbeat_s < options.dead_after_s < math.inf:
         message = f"--dead-after {options.dead_after_s:g} is not more than --heartbeat {options.heartbeat_s:g}"
         raise rejected("option_invalid", message, hint="use about three heartbeats")
-    queues = [queue.strip() for queue in options.queues.split(",")] if options.queues else []
+    queues = [] if options.queues is None else [queue.strip() for queue in options.queues.split(",")]
     if not all(queues):
         raise rejected("option_invalid", f"--queues {options.queues!r} names nothing", hint="write --queues a,b")
     if options.metrics is not None:

@@ -455,9 +455,9 @@ def _types(worker: WorkerView) -> str:
 
 
 def find_worker(found: Sequence[WorkerView], name: str) -> WorkerDetails:
-    """The worker with this name, with this last part of a name, or with this pid. Raises Rejected."""
+    """The worker with this name, with this part of a name, or with this pid. Raises Rejected."""
     exact = [worker for worker in found if worker.name == name]
-    near = [worker for worker in found if name in (worker.name.rpartition("/")[2], str(worker.pid))]
+    near = [worker for worker in found if name in (*worker.name.split("/"), str(worker.pid))]
     for some in (exact, near):
         if len(some) == 1:
             return WorkerDetails(some[0])

@@ -227,7 +227,7 @@ def translate_error(error: BaseException, place: Place) -> TidemillError:
     if state == READ_ONLY:
         return read_only(place)
     if state == "42501":
-        return rejected("store_unusable", message, hint=_rights_hint(place))
+        return rejected("store_unusable", message, hint=_rights_hint(place, message))
     if state in ("42P01", "42883", "3F000", "42703"):
         hint = "`tidemill migrate` shows its schema; restore a backup if tables were removed"
         return rejected("store_damaged", message, hint=hint)
@@ -236,7 +236,9 @@ def translate_error(error: BaseException, place: Place) -> TidemillError:
     return Unavailable(message)
 
 
-def _rights_hint(place: Place) -> str:
+def _rights_hint(place: Place, message: str = "") -> str:
+    if "denied for table" in message or "denied for sequence" in message:
+        return "GRANT that to the user, as `docs/how-to/postgresql.md` does, or connect as the owner of the tables"
     return f"let the user own the schema {place.schema}, or GRANT it the right to CREATE schemas in the database"
 
 
@@ -260,7 +262,8 @@ def unreached(error: BaseException, place: Place) -> TidemillError:
         return rejected("store_unusable", f"{place.name} cannot be trusted: {message}", hint=hint)
     if message.startswith("connection is bad: invalid"):
         return _bad_url()
-    return Unavailable(f"{place.name} cannot be reached: {answered or message}; check that the server runs")
+    hint = "close some, or raise max_connections" if "too many" in answered else "check that the server runs"
+    return Unavailable(f"{place.name} cannot be reached: {answered or message}; {hint}")
 
 
 def read_only(place: Place) -> Rejected:
@@ -688,9 +691,6 @@ async def diagnose(place: Place) -> list[Finding]:
 
 
 async def _pending(link: Link) -> list[Finding]:
-    if link.place.row_security:
-        # The role of a tenant need not read the list of migrations.
-        return []
     found = await steps(link, dry_run=True)
     if not any(step.applied_ms for step in found):
         raise missing_store(link.place)
@@ -719,9 +719,8 @@ def _setting_finding(name: str, value: str) -> Finding:
 
 
 def _connections_finding(place: Place, most: int, used: int) -> Finding:
-    shown = f"{used} of {most} connections are in use"
+    shown, hint = f"{used} of {most} connections are in use", f"raise max_connections, or lower pool={place.readers}"
     bad = f"{shown}; a process takes up to {place.connections}" if most - used < place.connections else ""
-    hint = f"raise max_connections of the server, or lower pool={place.readers} in the URL"
     return judged("connections", "store", shown, bad, hint)
 
 

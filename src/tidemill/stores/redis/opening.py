@@ -42,6 +42,10 @@ LOG = logging.getLogger(__name__)
 Severity = Literal["ok", "warning", "error"]
 
 
+MEMORY_SHARE_MAX = 0.9
+"""Of `maxmemory`; more is a finding of `doctor`."""
+
+
 class Setting(NamedTuple):
     """A setting of the server, what it means for the store, and what to do."""
 
@@ -171,7 +175,7 @@ def _other_partitions(place: Place, count: int) -> Rejected:
 async def _facts(made: Connection) -> dict[str, str]:
     """The facts that a server reports about itself; those it does not report are missing."""
     facts: dict[str, str] = {}
-    asked = [("INFO", section) for section in ("server", "replication", "cluster")]
+    asked = [("INFO", section) for section in ("server", "replication", "cluster", "memory")]
     for told in await asyncio.gather(*(made.call(*command) for command in asked)):
         facts |= _lines(told)
     names = ("appendonly", "appendfsync", "maxmemory-policy")
@@ -253,6 +257,20 @@ def _policy(facts: dict[str, str]) -> Setting:
     return Setting("maxmemory-policy", value, "ok", "", "")
 
 
+def _memory(facts: dict[str, str]) -> Setting:
+    """How full the memory is; a full server refuses writes until there is room again, so this ends no worker."""
+    used, most = int(facts.get("used_memory", 0)), int(facts.get("maxmemory", 0))
+    if not most:
+        return Setting("memory", f"{used >> 20} MiB, without a limit", "ok", "", "")
+    value = f"{used >> 20} of {most >> 20} MiB"
+    if used >= most * MEMORY_SHARE_MAX:
+        what = "raise maxmemory, or shorten retention"
+        if used >= most:
+            return Setting("memory", value, "error", "the server accepts no writes, so nothing continues", what)
+        return Setting("memory", value, "warning", "the server accepts no writes once its memory is full", what)
+    return Setting("memory", value, "ok", "", "")
+
+
 def _slots(facts: dict[str, str]) -> Setting:
     value = facts.get("cluster_slots_assigned", "0")
     if value != "16384" or facts.get("cluster_state") != "ok":
@@ -288,11 +306,13 @@ async def settings_report(place: Place) -> list[Setting]:
     """The settings of the server, or of every one that serves hash slots."""
     nodes = Nodes(place)
     try:
-        facts = await _reached(nodes)
-        found = settings_of(facts)
-        if facts.get("cluster_enabled") == "1":
-            for address in await _primaries(place, nodes.of(0)):
-                found += settings_of(await _asked(place, address))
+        servers = [await _reached(nodes)]
+        if servers[0].get("cluster_enabled") == "1":
+            servers += [await _asked(place, address) for address in await _primaries(place, nodes.of(0))]
+        found = [setting for facts in servers for setting in (*settings_of(facts), _memory(facts))]
+        if not place.durable:
+            # The URL says that this is accepted.
+            found = [each._replace(severity="warning") if each.name == "appendonly" else each for each in found]
         return list(dict.fromkeys(found))
     except (Answer, Cut, OSError, TimeoutError) as error:
         raise translate(error, place) from error

@@ -6,6 +6,7 @@ import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import psycopg
@@ -24,6 +25,7 @@ from tidemill.stores.postgres.database import Link, newest_known, place_at
 from tidemill.stores.postgres.store import PostgresStore
 
 URL = "postgresql://u:se%40cret@db.example:6543/mill"
+GUIDE = Path(__file__).parents[4] / "docs/how-to/postgresql.md"
 
 
 @pytest.fixture(scope="module")
@@ -340,15 +342,11 @@ async def test_a_role_that_is_bound_sees_and_writes_one_tenant_at_a_time(
     server.asked("DROP ROLE IF EXISTS api") if not server.asked(
         "SELECT 1 FROM pg_roles WHERE rolname = 'api'"
     ) else None
-    server.asked("CREATE ROLE api LOGIN PASSWORD 'api'")
-    server.asked(
-        f"GRANT USAGE ON SCHEMA {schema} TO api; GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO api;"
-        f"GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO api"
-    )
-    for (name,) in server.asked(
-        f"SELECT tablename FROM pg_tables WHERE tablename ~ '^records_' AND schemaname = '{schema}'"
-    ):
-        server.asked(f"REVOKE ALL ON {schema}.{name} FROM api")
+    # Exactly the rights that the page gives.
+    block = re.search(r"```sql\n(CREATE ROLE api.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert block is not None
+    for statement in block[1].replace("tidemill", schema).replace("'secret'", "'api'").split(";")[:-1]:
+        server.asked(statement)
     parts = urlsplit(server.url)
     url = f"postgresql://api:api@{parts.hostname}:{parts.port}{parts.path}?schema={schema}&row_security=on"
     api = PostgresStore(place_at(url))
@@ -363,6 +361,7 @@ async def test_a_role_that_is_bound_sees_and_writes_one_tenant_at_a_time(
         assert await api.backlog() == [], "a question without a tenant shows nothing"
     finally:
         await api.close()
+    await asyncio.to_thread(require_store_exists, url)
     # A worker must not take an empty view for an empty store, nor an owner itself for bound.
     assert "as workers do" in str(await refusal(url.replace("&row_security=on", "")))
     assert "does not bind" in str(await refusal(f"{server.url}?schema={schema}&row_security=on"))
@@ -375,3 +374,7 @@ async def test_a_role_that_is_bound_sees_and_writes_one_tenant_at_a_time(
             assert bare.execute("SELECT DISTINCT tenant FROM records").fetchall() == [("acme",)]
             with pytest.raises(psycopg.errors.InsufficientPrivilege), bare.transaction():
                 bare.execute("INSERT INTO tenants VALUES ('zeta', 1)")
+    server.asked(f"REVOKE SELECT ON {schema}.migrations FROM api")
+    with pytest.raises(Rejected, match="migrations") as lacking:
+        await asyncio.to_thread(require_store_exists, url)
+    assert lacking.value.problems[0].hint.startswith("GRANT that")

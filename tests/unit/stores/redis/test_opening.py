@@ -141,6 +141,8 @@ async def test_a_server_that_forgets_is_taken_if_one_says_so(
     try:
         with caplog.at_level(logging.WARNING):
             store = await opened(server.new_store(durability="none"))
+        report = {finding.code: finding.severity for finding in await store.diagnose()}
+        assert report["appendonly"] == "warning", "the URL accepts it"
         await store.close()
         assert "a restart of the server loses everything" in caplog.text
     finally:
@@ -158,7 +160,20 @@ async def test_the_report_says_what_survives(server: PrivateServer, value: str, 
     await store.close()
     assert (report["appendfsync"].severity, report["appendonly"].severity) == (severity, "ok")
     assert words in report["appendfsync"].message
-    assert set(report) == {"server_version", "role", "appendonly", "appendfsync", "maxmemory_policy"}
+    assert set(report) == {"server_version", "role", "appendonly", "appendfsync", "maxmemory_policy", "memory"}
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.5, "ok"), (0.95, "warning"), (1.5, "error")])
+async def test_the_report_says_how_full_the_memory_is(server: PrivateServer, share: float, severity: str) -> None:
+    store = await opened(server.new_store())
+    used = server.asked("INFO", "memory")["used_memory"]
+    server.asked("CONFIG", "SET", "maxmemory", int(used / share))
+    try:
+        report = {finding.code: finding for finding in await store.diagnose()}
+        await store.close()
+    finally:
+        server.asked("CONFIG", "SET", "maxmemory", 0)
+    assert report["memory"].severity == severity, report["memory"].message
 
 
 async def test_a_replica_is_refused(server: PrivateServer) -> None:
