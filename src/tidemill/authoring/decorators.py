@@ -125,7 +125,7 @@ class Recordable(Generic[P, R]):
     __name__: str
 
     def __init__(self, function: Callable[P, R], options: Options) -> None:
-        self.function, self._options = function, options
+        self.function, self._options, self._declared = function, options, options
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -206,6 +206,43 @@ class Recordable(Generic[P, R]):
     def _record(self, builder: DocumentBuilder, arguments: dict[str, Any], over: Any = MISSING) -> Reference:
         raise NotImplementedError
 
+    def _add(
+        self, builder: DocumentBuilder, name: str, type_: str, config: Json, arguments: Mapping[str, Any], over: Any
+    ) -> Reference:
+        """Add the node of a call, with its options and what undoes it."""
+        options, mapped = self._options, over is not MISSING
+        if not mapped:
+            self._refuse_bounds(builder)
+        hint = GenericAlias(list, (self.result_hint,)) if mapped else self.result_hint
+        keys = options.keys(mapped=mapped)
+        undo = options.compensate
+        if undo is not None:
+            register(builder.functions, undo)
+            config_of_undo = self._undo(builder, undo, arguments)
+            keys["compensator"] = {"type": "python", "config": config_of_undo, **undo._options.retry_keys()}
+        return builder.add(options.id or name, type_, config, keys=keys, after=options.after, over=over, hint=hint)
+
+    def _refuse_bounds(self, builder: DocumentBuilder) -> None:
+        """Record bounds of a map that `options` was given for a call that is none; those of a decorator may stay."""
+        for option in ("max_parallel", "tolerate"):
+            value = getattr(self._options, option)
+            if value is not None and value != getattr(self._declared, option):
+                called = f"{self.__name__}.options({option}={value})"
+                message = f"{called}(…) is one call, and `{option}` bounds the calls of a map"
+                builder.problem("option_invalid", message, f"write {called}.map(items), or leave it out")
+
+    def _undo(self, builder: DocumentBuilder, undo: Task[..., Any], arguments: Mapping[str, Any]) -> Json:
+        """The configuration of a compensator: arguments of the same name, and the result for the one that is left."""
+        names = [name for name in undo.signature.parameters if name != CONTEXT]
+        left = [name for name in names if name not in self.signature.parameters]
+        if len(left) > 1:
+            message = f"{undo.name}, which undoes {self.__name__}, has the parameters {', '.join(left)}"
+            hint = f"it may have parameters of {self.__name__}, and one more for the result"
+            builder.problem("compensation_invalid", message, hint)
+        output = builder.template("{{ output }}", ())
+        passed = {name: arguments[name] for name in names if name in arguments}
+        return undo._config({**passed, **dict.fromkeys(left[:1], output)})
+
     def _bound(self, builder: DocumentBuilder, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name; records what does not fit the signature or the type hints."""
         parameters = [each for each in self.signature.parameters.values() if each.name != CONTEXT]
@@ -277,19 +314,8 @@ class Task(Recordable[P, R]):
         return f"<task {self.name}>"
 
     def _record(self, builder: DocumentBuilder, arguments: dict[str, Any], over: Any = MISSING) -> Reference:
-        options, mapped = self._options, over is not MISSING
         register(builder.functions, self)
-        hint = GenericAlias(list, (self.result_hint,)) if mapped else self.result_hint
-        config = self._config(arguments)
-        keys = options.keys(mapped=mapped)
-        undo = options.compensate
-        if undo is not None:
-            register(builder.functions, undo)
-            config_of_undo = self._undo(builder, undo, arguments)
-            keys["compensator"] = {"type": "python", "config": config_of_undo, **undo._options.retry_keys()}
-        return builder.add(
-            options.id or self.name, "python", config, keys=keys, after=options.after, over=over, hint=hint
-        )
+        return self._add(builder, self.name, "python", self._config(arguments), arguments, over)
 
     def _config(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
         options = self._options
@@ -299,18 +325,6 @@ class Task(Recordable[P, R]):
             **({"isolation": options.isolation} if options.isolation else {}),
             **({"limits": dict(options.limits)} if options.limits else {}),
         }
-
-    def _undo(self, builder: DocumentBuilder, undo: Task[..., Any], arguments: Mapping[str, Any]) -> Json:
-        """The configuration of a compensator: arguments of the same name, and the result for the one that is left."""
-        names = [name for name in undo.signature.parameters if name != CONTEXT]
-        left = [name for name in names if name not in self.signature.parameters]
-        if len(left) > 1:
-            message = f"{undo.name}, which undoes {self.name}, has the parameters {', '.join(left)}"
-            hint = f"it may have parameters of {self.name}, and one more for the result"
-            builder.problem("compensation_invalid", message, hint)
-        output = builder.template("{{ output }}", ())
-        passed = {name: arguments[name] for name in names if name in arguments}
-        return undo._config({**passed, **dict.fromkeys(left[:1], output)})
 
 
 def register(functions: dict[str, Callable[..., Any]], task: Task[..., Any]) -> None:
@@ -385,12 +399,13 @@ class Workflow(Recordable[P, R]):
 
     def _record(self, builder: DocumentBuilder, arguments: dict[str, Any], over: Any = MISSING) -> Reference:
         builder.children[id(self.function)] = self
-        options, mapped = self._options, over is not MISSING
-        hint = GenericAlias(list, (self.result_hint,)) if mapped else self.result_hint
+        for option in ("isolation", "limits"):
+            if getattr(self._options, option) is not None:
+                message = f"`{option}` is an option of tasks, and {self.name} is a workflow"
+                hint = f"give it to the tasks of {self.name}: @tidemill.task({option}=…)"
+                builder.problem("option_invalid", message, hint)
         config = {"workflow": self.name, **({"inputs": arguments} if arguments else {})}
-        name = options.id or self.name.replace("-", "_")
-        keys = options.keys(mapped=mapped)
-        return builder.add(name, "workflow", config, keys=keys, after=options.after, over=over, hint=hint)
+        return self._add(builder, self.name.replace("-", "_"), "workflow", config, arguments, over)
 
     def _build(self) -> tuple[dict[str, Json], DocumentBuilder]:
         if self._built is None:
