@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property, update_wrapper
 from types import GenericAlias
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
-from tidemill.authoring.document_builder import DocumentBuilder, current_builder
+from tidemill.authoring.document_builder import DocumentBuilder, current_builder, place_of_line
 from tidemill.authoring.reference import BEGIN, ITEM, MISSING, Json, Place, Reference, hint_of
 from tidemill.blobs.payloads import as_builtin
 from tidemill.errors import Problem, for_callers, offered, rejected
@@ -146,7 +146,7 @@ class Recordable(Generic[P, R]):
             return [self.function(item, *args, **kwargs) for item in items]
         hint = item_of(hint_of(items)) if isinstance(items, Reference) else Any
         item = Reference(builder, Place(ITEM), hint)
-        bound = self._bound(builder, (item, *args), kwargs)
+        bound = self._bound(builder, (item, *args), kwargs, mapped=True)
         over: Any = items
         if not isinstance(over, Reference):
             is_list = isinstance(over, Iterable) and not isinstance(over, (str, bytes, Mapping))
@@ -155,6 +155,15 @@ class Recordable(Generic[P, R]):
                 builder.problem("arguments_invalid", message, "give it a list, or a result that is one")
             over = list(over) if is_list else []
         return cast("list[R]", self._record(builder, bound, over=over))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            """Words of other libraries for a call are refused with ours."""
+            if name not in ("submit", "delay", "apply_async"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            called = f"in a workflow function write {self.__name__}(…)"
+            raise AttributeError(f"there is no `{name}`: {called}; a run is started by mill.start(workflow, …)")
 
     def options(
         self: S,
@@ -243,7 +252,9 @@ class Recordable(Generic[P, R]):
         passed = {name: arguments[name] for name in names if name in arguments}
         return undo._config({**passed, **dict.fromkeys(left[:1], output)})
 
-    def _bound(self, builder: DocumentBuilder, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _bound(
+        self, builder: DocumentBuilder, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, mapped: bool = False
+    ) -> dict[str, Any]:
         """The arguments by name; records what does not fit the signature or the type hints."""
         parameters = [each for each in self.signature.parameters.values() if each.name != CONTEXT]
         signature = self.signature.replace(parameters=parameters)
@@ -253,6 +264,9 @@ class Recordable(Generic[P, R]):
             names = [each.name for each in parameters]
             unknown = next((name for name in kwargs if name not in names), "")
             hint = offered(unknown, names) if unknown else f"it takes {signature}"
+            if unknown in inspect.signature(Recordable.options).parameters:
+                hint = f"options are given before: {self.__name__}.options({unknown}={kwargs[unknown]!r:.60})"
+                hint += ".map(…)" if mapped else "(…)"
             message = f" has no parameter `{unknown}`" if unknown else f": {error}"
             builder.problem("arguments_invalid", f"{self.__name__}(…){message}", hint)
             return {}
@@ -409,7 +423,8 @@ class Workflow(Recordable[P, R]):
 
     def _build(self) -> tuple[dict[str, Json], DocumentBuilder]:
         if self._built is None:
-            builder = DocumentBuilder(self.name)
+            code = getattr(inspect.unwrap(self.function), "__code__", None)
+            builder = DocumentBuilder(self.name, place_of_line(code, code.co_firstlineno) if code else "")
             with builder.building():
                 head = {**self._described(), **self._inputs(), **self._head}
                 head = {key: value for key, value in head.items() if value is not None}
@@ -456,17 +471,21 @@ class Workflow(Recordable[P, R]):
         }
 
 
-def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def _awaited(coroutine: Any) -> Any:
     """The result of an async workflow function, which awaits nothing but its tasks."""
     try:
         coroutine.send(None)
+        line = coroutine.cr_frame.f_lineno
     except StopIteration as end:
         return end.value
     except RuntimeError as error:
-        if "event loop" not in str(error):
+        own = error.__traceback__ and error.__traceback__.tb_next
+        if own is None or "event loop" not in str(error):
             raise
+        line = own.tb_lineno
     coroutine.close()
-    raise rejected("workflow_waits", "the workflow function awaits something else than a task", hint="do it in a task")
+    at, message = place_of_line(coroutine.cr_code, line), "the workflow function awaits something else than a task"
+    raise rejected("workflow_waits", message, path=at, hint="do it in a task")
 
 
 @overload

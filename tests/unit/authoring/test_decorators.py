@@ -485,69 +485,25 @@ def test_compensation() -> None:
     assert problems(impossible)[0][0] == "compensation_invalid"
 
 
-def test_compensation_of_a_child_run() -> None:
+def test_a_call_of_a_workflow_can_be_undone() -> None:
     undone: list[str] = []
 
-    @task(retries=0)
-    def give_back(result: str, x: str) -> None:
-        undone.append(f"{result} of {x}")
-
     @task
-    def book(x: str) -> str:
-        return f"seat {x}"
+    def give_back(result: int, n: int) -> None:
+        undone.append(f"{result} of {n}")
 
     @task(retries=0)
-    def break_off(seat: str) -> str:
-        raise ValueError(seat)
-
-    @workflow
-    def child(x: str) -> str:
-        return book(x)
+    def break_off(result: int) -> int:
+        raise ValueError(result)
 
     @workflow(compensate=True)
-    def parent(x: str) -> str:
-        return break_off(child.options(compensate=give_back)(x))
+    def parent(n: int) -> int:
+        return break_off(report.options(compensate=give_back)(n))
 
-    assert parent.document()["nodes"][0]["compensator"] == {
-        "type": "python",
-        "config": {"function": "give_back", "args": {"result": "{{ output }}", "x": "{{ inputs.x }}"}},
-        "retry": {"max_attempts": 1},
-    }
     with tidemill.open("memory://") as mill:
-        failed = mill.run(parent, x="7")
-    assert failed.rollback is not None and failed.rollback["undone"] == ["child/1/-1"]
-    assert undone == ["seat 7 of 7"]
-
-
-def test_options_that_mean_nothing_for_a_call() -> None:
-    @task(max_parallel=2)
-    def bounded(n: int) -> int:
-        return n
-
-    @workflow
-    def child(n: int) -> int:
-        return bounded(n)
-
-    @workflow
-    def wrong(n: int) -> Any:
-        child.options(max_parallel=2)(n)
-        fetch.options(tolerate=1)(n)
-        child.options(isolation="process")(n)
-        child.options(limits={"memory_mb": 100}).map([n])
-        return bounded(n), child.options(max_parallel=2).map([n])
-
-    line = inspect.getsourcelines(wrong.function)[1]
-    with pytest.raises(tidemill.Rejected) as refused:
-        wrong.document()
-    assert [(each.code, each.path, each.hint) for each in refused.value.problems] == [
-        ("option_invalid", f"test_decorators.py:{line + number}", hint)
-        for number, hint in (
-            (2, "write child.options(max_parallel=2).map(items), or leave it out"),
-            (3, "write fetch.options(tolerate=1).map(items), or leave it out"),
-            (4, "give it to the tasks of child: @tidemill.task(isolation=…)"),
-            (5, "give it to the tasks of child: @tidemill.task(limits=…)"),
-        )
-    ]
+        failed = mill.run(parent, n=4)
+    assert failed.rollback == {"status": "done", "undone": ["report/1/-1"], "left": []}
+    assert undone == ["6 of 4"]
 
 
 def test_a_task_can_be_registered_like_a_function() -> None:
