@@ -119,6 +119,20 @@ def seconds(given: Seconds) -> float:
     return given.total_seconds() if isinstance(given, timedelta) else given
 
 
+class _OtherVerb:
+    """A verb by which other libraries call a task; refused with what to write here."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, task: Recordable[..., Any] | None, owner: type) -> _OtherVerb:
+        if task is None:
+            return self
+        called = f"in a workflow function write {task.__name__}(…)"
+        message = f"there is no `{self._name}`: {called}; a run is started by mill.start(workflow, …)"
+        raise AttributeError(message, name=self._name, obj=task)
+
+
 class Recordable(Generic[P, R]):
     """What tasks and workflows have in common: they can be called, mapped over a list, and given options."""
 
@@ -157,13 +171,7 @@ class Recordable(Generic[P, R]):
         return cast("list[R]", self._record(builder, bound, over=over))
 
     if not TYPE_CHECKING:
-
-        def __getattr__(self, name):
-            """Words of other libraries for a call are refused with ours."""
-            if name not in ("submit", "delay", "apply_async"):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            called = f"in a workflow function write {self.__name__}(…)"
-            raise AttributeError(f"there is no `{name}`: {called}; a run is started by mill.start(workflow, …)")
+        submit, delay, apply_async = _OtherVerb(), _OtherVerb(), _OtherVerb()
 
     def options(
         self: S,
