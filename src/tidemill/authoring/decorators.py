@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property, update_wrapper
 from types import GenericAlias
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
-from tidemill.authoring.document_builder import DocumentBuilder, current_builder
+from tidemill.authoring.document_builder import DocumentBuilder, current_builder, place_of_line
 from tidemill.authoring.reference import BEGIN, ITEM, MISSING, Json, Place, Reference, hint_of
 from tidemill.blobs.payloads import as_builtin
 from tidemill.errors import Problem, for_callers, offered, rejected
@@ -119,13 +119,27 @@ def seconds(given: Seconds) -> float:
     return given.total_seconds() if isinstance(given, timedelta) else given
 
 
+class _OtherVerb:
+    """A verb by which other libraries call a task; refused with what to write here."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, task: Recordable[..., Any] | None, owner: type) -> _OtherVerb:
+        if task is None:
+            return self
+        called = f"in a workflow function write {task.__name__}(…)"
+        message = f"there is no `{self._name}`: {called}; a run is started by mill.start(workflow, …)"
+        raise AttributeError(message, name=self._name, obj=task)
+
+
 class Recordable(Generic[P, R]):
     """What tasks and workflows have in common: they can be called, mapped over a list, and given options."""
 
     __name__: str
 
     def __init__(self, function: Callable[P, R], options: Options) -> None:
-        self.function, self._options = function, options
+        self.function, self._options, self._declared = function, options, options
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -146,7 +160,7 @@ class Recordable(Generic[P, R]):
             return [self.function(item, *args, **kwargs) for item in items]
         hint = item_of(hint_of(items)) if isinstance(items, Reference) else Any
         item = Reference(builder, Place(ITEM), hint)
-        bound = self._bound(builder, (item, *args), kwargs)
+        bound = self._bound(builder, (item, *args), kwargs, mapped=True)
         over: Any = items
         if not isinstance(over, Reference):
             is_list = isinstance(over, Iterable) and not isinstance(over, (str, bytes, Mapping))
@@ -155,6 +169,9 @@ class Recordable(Generic[P, R]):
                 builder.problem("arguments_invalid", message, "give it a list, or a result that is one")
             over = list(over) if is_list else []
         return cast("list[R]", self._record(builder, bound, over=over))
+
+    if not TYPE_CHECKING:
+        submit, delay, apply_async = _OtherVerb(), _OtherVerb(), _OtherVerb()
 
     def options(
         self: S,
@@ -206,7 +223,46 @@ class Recordable(Generic[P, R]):
     def _record(self, builder: DocumentBuilder, arguments: dict[str, Any], over: Any = MISSING) -> Reference:
         raise NotImplementedError
 
-    def _bound(self, builder: DocumentBuilder, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _add(
+        self, builder: DocumentBuilder, name: str, type_: str, config: Json, arguments: Mapping[str, Any], over: Any
+    ) -> Reference:
+        """Add the node of a call, with its options and what undoes it."""
+        options, mapped = self._options, over is not MISSING
+        if not mapped:
+            self._refuse_bounds(builder)
+        hint = GenericAlias(list, (self.result_hint,)) if mapped else self.result_hint
+        keys = options.keys(mapped=mapped)
+        undo = options.compensate
+        if undo is not None:
+            register(builder.functions, undo)
+            config_of_undo = self._undo(builder, undo, arguments)
+            keys["compensator"] = {"type": "python", "config": config_of_undo, **undo._options.retry_keys()}
+        return builder.add(options.id or name, type_, config, keys=keys, after=options.after, over=over, hint=hint)
+
+    def _refuse_bounds(self, builder: DocumentBuilder) -> None:
+        """Record bounds of a map that `options` was given for a call that is none; those of a decorator may stay."""
+        for option in ("max_parallel", "tolerate"):
+            value = getattr(self._options, option)
+            if value is not None and value != getattr(self._declared, option):
+                called = f"{self.__name__}.options({option}={value})"
+                message = f"{called}(…) is one call, and `{option}` bounds the calls of a map"
+                builder.problem("option_invalid", message, f"write {called}.map(items), or leave it out")
+
+    def _undo(self, builder: DocumentBuilder, undo: Task[..., Any], arguments: Mapping[str, Any]) -> Json:
+        """The configuration of a compensator: arguments of the same name, and the result for the one that is left."""
+        names = [name for name in undo.signature.parameters if name != CONTEXT]
+        left = [name for name in names if name not in self.signature.parameters]
+        if len(left) > 1:
+            message = f"{undo.name}, which undoes {self.__name__}, has the parameters {', '.join(left)}"
+            hint = f"it may have parameters of {self.__name__}, and one more for the result"
+            builder.problem("compensation_invalid", message, hint)
+        output = builder.template("{{ output }}", ())
+        passed = {name: arguments[name] for name in names if name in arguments}
+        return undo._config({**passed, **dict.fromkeys(left[:1], output)})
+
+    def _bound(
+        self, builder: DocumentBuilder, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, mapped: bool = False
+    ) -> dict[str, Any]:
         """The arguments by name; records what does not fit the signature or the type hints."""
         parameters = [each for each in self.signature.parameters.values() if each.name != CONTEXT]
         signature = self.signature.replace(parameters=parameters)
@@ -216,6 +272,9 @@ class Recordable(Generic[P, R]):
             names = [each.name for each in parameters]
             unknown = next((name for name in kwargs if name not in names), "")
             hint = offered(unknown, names) if unknown else f"it takes {signature}"
+            if unknown in inspect.signature(Recordable.options).parameters:
+                hint = f"options are given before: {self.__name__}.options({unknown}={kwargs[unknown]!r:.60})"
+                hint += ".map(…)" if mapped else "(…)"
             message = f" has no parameter `{unknown}`" if unknown else f": {error}"
             builder.problem("arguments_invalid", f"{self.__name__}(…){message}", hint)
             return {}
@@ -277,19 +336,8 @@ class Task(Recordable[P, R]):
         return f"<task {self.name}>"
 
     def _record(self, builder: DocumentBuilder, arguments: dict[str, Any], over: Any = MISSING) -> Reference:
-        options, mapped = self._options, over is not MISSING
         register(builder.functions, self)
-        hint = GenericAlias(list, (self.result_hint,)) if mapped else self.result_hint
-        config = self._config(arguments)
-        keys = options.keys(mapped=mapped)
-        undo = options.compensate
-        if undo is not None:
-            register(builder.functions, undo)
-            config_of_undo = self._undo(builder, undo, arguments)
-            keys["compensator"] = {"type": "python", "config": config_of_undo, **undo._options.retry_keys()}
-        return builder.add(
-            options.id or self.name, "python", config, keys=keys, after=options.after, over=over, hint=hint
-        )
+        return self._add(builder, self.name, "python", self._config(arguments), arguments, over)
 
     def _config(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
         options = self._options
@@ -299,18 +347,6 @@ class Task(Recordable[P, R]):
             **({"isolation": options.isolation} if options.isolation else {}),
             **({"limits": dict(options.limits)} if options.limits else {}),
         }
-
-    def _undo(self, builder: DocumentBuilder, undo: Task[..., Any], arguments: Mapping[str, Any]) -> Json:
-        """The configuration of a compensator: arguments of the same name, and the result for the one that is left."""
-        names = [name for name in undo.signature.parameters if name != CONTEXT]
-        left = [name for name in names if name not in self.signature.parameters]
-        if len(left) > 1:
-            message = f"{undo.name}, which undoes {self.name}, has the parameters {', '.join(left)}"
-            hint = f"it may have parameters of {self.name}, and one more for the result"
-            builder.problem("compensation_invalid", message, hint)
-        output = builder.template("{{ output }}", ())
-        passed = {name: arguments[name] for name in names if name in arguments}
-        return undo._config({**passed, **dict.fromkeys(left[:1], output)})
 
 
 def register(functions: dict[str, Callable[..., Any]], task: Task[..., Any]) -> None:
@@ -385,16 +421,18 @@ class Workflow(Recordable[P, R]):
 
     def _record(self, builder: DocumentBuilder, arguments: dict[str, Any], over: Any = MISSING) -> Reference:
         builder.children[id(self.function)] = self
-        options, mapped = self._options, over is not MISSING
-        hint = GenericAlias(list, (self.result_hint,)) if mapped else self.result_hint
+        for option in ("isolation", "limits"):
+            if getattr(self._options, option) is not None:
+                message = f"`{option}` is an option of tasks, and {self.name} is a workflow"
+                hint = f"give it to the tasks of {self.name}: @tidemill.task({option}=…)"
+                builder.problem("option_invalid", message, hint)
         config = {"workflow": self.name, **({"inputs": arguments} if arguments else {})}
-        name = options.id or self.name.replace("-", "_")
-        keys = options.keys(mapped=mapped)
-        return builder.add(name, "workflow", config, keys=keys, after=options.after, over=over, hint=hint)
+        return self._add(builder, self.name.replace("-", "_"), "workflow", config, arguments, over)
 
     def _build(self) -> tuple[dict[str, Json], DocumentBuilder]:
         if self._built is None:
-            builder = DocumentBuilder(self.name)
+            code = getattr(inspect.unwrap(self.function), "__code__", None)
+            builder = DocumentBuilder(self.name, place_of_line(code, code.co_firstlineno) if code else "")
             with builder.building():
                 head = {**self._described(), **self._inputs(), **self._head}
                 head = {key: value for key, value in head.items() if value is not None}
@@ -441,17 +479,21 @@ class Workflow(Recordable[P, R]):
         }
 
 
-def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def _awaited(coroutine: Any) -> Any:
     """The result of an async workflow function, which awaits nothing but its tasks."""
     try:
         coroutine.send(None)
+        line = coroutine.cr_frame.f_lineno
     except StopIteration as end:
         return end.value
     except RuntimeError as error:
-        if "event loop" not in str(error):
+        own = error.__traceback__ and error.__traceback__.tb_next
+        if own is None or "event loop" not in str(error):
             raise
+        line = own.tb_lineno
     coroutine.close()
-    raise rejected("workflow_waits", "the workflow function awaits something else than a task", hint="do it in a task")
+    at, message = place_of_line(coroutine.cr_code, line), "the workflow function awaits something else than a task"
+    raise rejected("workflow_waits", message, path=at, hint="do it in a task")
 
 
 @overload

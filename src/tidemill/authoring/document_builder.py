@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import msgspec
@@ -57,8 +57,12 @@ def required_builder(what: str) -> DocumentBuilder:
 
 
 class DocumentBuilder:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, written_at: str = "") -> None:
         self.name = name
+        self._written_at = written_at
+        """File and line of the workflow function."""
+        self._is_called = True
+        """Whether the function is still being called: a problem is that of the line it has reached."""
         self.steps: dict[str, Step] = {}
         self.block: Block | None = None
         self.functions: dict[str, Callable[..., Any]] = {}
@@ -81,7 +85,7 @@ class DocumentBuilder:
         try:
             yield
         except Rejected as refusal:
-            at = _place_of_error(refusal)
+            at = _place_of_error(refusal) or self._written_at
             found = [_located(each, at) for each in refusal.problems]
             raise Rejected([*self._problems, *(each for each in found if each not in self._problems)]) from None
         finally:
@@ -90,7 +94,8 @@ class DocumentBuilder:
     # Problems.
 
     def problem(self, code: str, message: str, hint: str = "") -> None:
-        self._problems.append(Problem(code=code, message=message, hint=hint, path=_place_in_code()))
+        at = _place_in_code() if self._is_called else self._written_at
+        self._problems.append(Problem(code=code, message=message, hint=hint, path=at))
 
     def located(self, problems: Iterable[Problem], nodes: list[dict[str, Json]]) -> list[Problem]:
         """Problems of the document, with the lines that called the nodes."""
@@ -345,6 +350,7 @@ class DocumentBuilder:
 
     def finish(self, returned: Any, head: Mapping[str, Json]) -> dict[str, Json]:
         """The document; `returned` is what the function returned. Raises Rejected with all problems."""
+        self._is_called = False
         outputs = {} if returned is None else {"outputs": self.rendered(returned, None, literal=True)}
         if self._problems:
             raise Rejected(self._problems)
@@ -371,20 +377,20 @@ def _place_in_code() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame):
         frame = frame.f_back
-    return _place(frame, frame.f_lineno)
+    return place_of_line(frame.f_code, frame.f_lineno)
 
 
 def _place_of_error(error: BaseException) -> str:
     """File and line of the caller's code that an error has left last."""
     at, found = error.__traceback__, ""
     while at is not None:
-        found = found if _is_ours(at.tb_frame) else _place(at.tb_frame, at.tb_lineno)
+        found = found if _is_ours(at.tb_frame) else place_of_line(at.tb_frame.f_code, at.tb_lineno)
         at = at.tb_next
     return found
 
 
-def _place(frame: FrameType, line: int) -> str:
-    return f"{os.path.basename(frame.f_code.co_filename)}:{line}"
+def place_of_line(code: CodeType, line: int) -> str:
+    return f"{os.path.basename(code.co_filename)}:{line}"
 
 
 def _is_ours(frame: FrameType) -> bool:

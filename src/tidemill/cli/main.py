@@ -106,9 +106,9 @@ def _explain(error: Exception, as_json: bool) -> int:
     from tidemill.errors import DiskFull, Rejected, ServerUnavailable, StoreUnusable, TidemillError, Unavailable
 
     if isinstance(error, (Rejected, StoreUnusable)):
-        from tidemill.cli.render.terminal import report_problems
+        from tidemill.cli.render.tables import report_refusal
 
-        report_problems(error.problems if isinstance(error, Rejected) else (error.problem,), as_json=as_json)
+        report_refusal(error, as_json=as_json)
         return REFUSED
     if isinstance(error, DiskFull):
         # A worker waits for free space and continues; a command does not, and its request was not executed.

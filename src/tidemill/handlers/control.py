@@ -6,7 +6,7 @@ kernel decides who may end the wait. `input` and `output` give a node id and a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -179,19 +179,24 @@ _PRINCIPALS = {"type": "array", "items": {"type": "string", "pattern": "^(user|r
 _NODE_IDS = {"type": "array", "items": {"type": "string"}}
 
 
-def _too_few(asked: Iterable[str], quorum: int) -> Iterator[ConfigProblem]:
-    """Report a quorum that exceeds the number of approvers; a role may have any number of members."""
+_ASKED = ("approvers", "escalate_to")
+
+
+def _too_few(config: Mapping[str, Any], key: str, quorum: int) -> Iterator[ConfigProblem]:
+    """Report a quorum that exceeds the number of people in a list; a role may have any number of members."""
+    asked = config.get(key, ())
+    if not isinstance(asked, list) or any(map(is_template, asked)):
+        return
     people = set(asked)
     if 0 < len(people) < quorum and all(name.startswith("user:") for name in people):
-        message = f"{quorum} people have to agree, but only {len(people)} are asked"
-        yield ConfigProblem("/quorum", message, "lower the quorum, or ask a role")
+        message = f"{quorum} people have to agree, but `{key}` names only {len(people)}"
+        yield ConfigProblem("/quorum", message, f"lower the quorum, or name a role in `{key}`")
 
 
 def _check_quorum(config: Any) -> Iterator[ConfigProblem]:
     quorum = config.get("quorum", 1)
-    for asked in (config.get("approvers"), config.get("escalate_to")):
-        if isinstance(quorum, int) and isinstance(asked, list) and not any(map(is_template, asked)):
-            yield from _too_few(asked, quorum)
+    for key in _ASKED if isinstance(quorum, int) else ():
+        yield from _too_few(config, key, quorum)
 
 
 def _check_time(config: Any) -> Iterator[ConfigProblem]:
@@ -284,8 +289,8 @@ WAIT_UNTIL = NodeType(
 def human(context: NodeContext) -> HandlerOutcome:
     config: dict[str, Any] = context.config or {}
     approvers, quorum = tuple(config.get("approvers", ())), int(config.get("quorum", 1))
-    for asked in (approvers, config.get("escalate_to", ())):
-        for problem in _too_few(asked, quorum):
+    for key in _ASKED:
+        for problem in _too_few(config, key, quorum):
             raise Fail("config_invalid", problem.message, hint=problem.hint)
     seconds = config["timeout_hours"] * 3_600 if "timeout_hours" in config else config.get("timeout_seconds")
     return Wait(

@@ -27,6 +27,7 @@ COMPUTING = frozenset(
 )
 """Node types that are always real: they touch nothing outside the run."""
 USER_CODE = "python"
+MODEL_TYPES = ("llm", "classify", "agent")
 EVERY = "*"
 
 Reach = Callable[[When, Kind, tuple[str, ...], str], Awaitable[None]]
@@ -153,10 +154,20 @@ class Fakes:
         if type_.name == "http":
             body = shape.get("body") if isinstance(shape, dict) else None
             return {"status": 200, "headers": {}, "url": str(context.config.get("url", "")), "body": body}
-        schema: Json = type_.output_schema
-        if type_.name == "llm" and isinstance(context.config.get("schema"), dict):
-            schema = {"type": "object", "properties": {"output": context.config["schema"]}}
-        return fake_value(schema, shape)
+        made = fake_value(type_.output_schema, shape)
+        if type_.name in MODEL_TYPES and isinstance(made, dict):
+            made |= _answer(type_, context.config, shape.get("value") if isinstance(shape, dict) else None)
+        return made
+
+
+def _answer(type_: NodeType, config: Mapping[str, Any], shape: Json) -> dict[str, Json]:
+    """What a model answers, as far as the config says it: a value of its schema, or the first of the labels."""
+    for key in type_.schemas:
+        if isinstance(config.get(key), dict):
+            value = fake_value(config[key], shape)
+            return {"value": value, "text": msgspec.json.encode(value).decode()}
+    labels = list(config.get("labels") or ())[:1]
+    return {"label": labels[0], "labels": labels, "confidences": dict.fromkeys(labels, 1.0)} if labels else {}
 
 
 async def _played(fake: Any, handler: Handler, context: NodeContext) -> HandlerOutcome:

@@ -277,13 +277,13 @@ class Verifier:
         place: dict[str, Any] = {"visit": row.visit, "index": None if row.index < 0 else row.index}
         schema = mill.approval(row.run_id, row.node, **place).to_dict()["form"]
         form = given.get("form", fake_value(schema)) if schema is not None and verb == "approve" else None
-        people = [*row.approvers, *(f"user:approver-{number}" for number in range(row.quorum + 1))]
+        roles = [name.removeprefix("role:") for name in row.approvers if name.startswith("role:")]
+        members = [f"user:approver-{number}" for number in range(row.quorum + 1)]
         refusal: Rejected | None = None
-        for number, principal in enumerate(people):
-            kind, _, name = principal.partition(":")
-            who: dict[str, Any] = {"actor": name}
-            if kind != "user":
-                who = {"actor": f"approver-{number}", "roles": (name,)}
+        for principal in (*(name for name in row.approvers if name.startswith("user:")), *members):
+            who: dict[str, Any] = {"actor": principal.removeprefix("user:")}
+            if principal in members:
+                who["roles"] = roles
             try:
                 comments = str(given.get("comments", ""))
                 mill.decide(row.run_id, row.node, verb, form=form, comments=comments, **who, **place)

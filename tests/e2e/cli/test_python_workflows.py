@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,28 @@ def test_mistakes_in_a_file_are_refusals(inside: InProcessCli, text: str, code: 
     (problem,) = ended.json["problems"]
     assert problem["code"] == code
     assert words in problem["message"] + problem["hint"]
+
+
+def test_an_exception_of_the_function_is_shown_with_its_frames(inside: InProcessCli) -> None:
+    helper = "\n\ndef lower(n):\n    return {}[n]\n\n\ndef upper(n):\n    return lower(7)\n"
+    Path("other_flow.py").write_text(FLOW.replace("child(n)", "child(upper(n))") + helper)
+    ended = inside("run", "other_flow.py", "-i", "n=1")
+    assert ended.code == main.REFUSED and "raised KeyError: 7 [workflow_invalid]" in ended.err
+    frames = re.findall(r"line \d+, in (\w+)", ended.err)
+    assert frames == ["report", "upper", "lower"] and "\nKeyError: 7\n" in ended.err
+    found = inside("run", "other_flow.py", "--json")
+    assert found.err == "" and found.json["problems"][0]["code"] == "workflow_invalid"
+
+
+def test_a_text_that_looks_like_a_number_is_refused_with_what_to_write(inside: InProcessCli) -> None:
+    Path("other_flow.py").write_text(FLOW.replace("n: int", "n: str"))
+    hint = """to pass a text: -i 'n="123"'"""
+    for verb in ("run", "verify"):
+        ended = inside(verb, "other_flow.py", "-i", "n=123")
+        assert ended.code == main.REFUSED and f"→ {hint}" in ended.err
+    assert (
+        inside("run", "other_flow.py", "-i", "n=true", "--json").json["problems"][0]["hint"].endswith("""'n="true"'""")
+    )
 
 
 @pytest.mark.parametrize(

@@ -485,6 +485,27 @@ def test_compensation() -> None:
     assert problems(impossible)[0][0] == "compensation_invalid"
 
 
+def test_a_call_of_a_workflow_can_be_undone() -> None:
+    undone: list[str] = []
+
+    @task
+    def give_back(result: int, n: int) -> None:
+        undone.append(f"{result} of {n}")
+
+    @task(retries=0)
+    def break_off(result: int) -> int:
+        raise ValueError(result)
+
+    @workflow(compensate=True)
+    def parent(n: int) -> int:
+        return break_off(report.options(compensate=give_back)(n))
+
+    with tidemill.open("memory://") as mill:
+        failed = mill.run(parent, n=4)
+    assert failed.rollback == {"status": "done", "undone": ["report/1/-1"], "left": []}
+    assert undone == ["6 of 4"]
+
+
 def test_a_task_can_be_registered_like_a_function() -> None:
     flow = {"name": "f", "nodes": [{"id": "a", "type": "python", "config": {"function": "fetch", "args": {"n": 2}}}]}
     with tidemill.open("memory://", functions=[fetch]) as mill:

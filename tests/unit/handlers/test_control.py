@@ -166,6 +166,14 @@ async def test_more_people_than_are_asked_cannot_agree(approvers: list[str], quo
     assert str(quorum) in failed.value.message and failed.value.hint
 
 
+async def test_a_list_that_is_too_short_is_named() -> None:
+    config = {"approvers": ["role:boss"], "escalate_to": ["user:cfo"], "quorum": 2}
+    with pytest.raises(Fail) as failed:
+        await called(HANDLERS_OF_WAITING["human"], config)
+    assert failed.value.message == "2 people have to agree, but `escalate_to` names only 1"
+    assert failed.value.hint == "lower the quorum, or name a role in `escalate_to`"
+
+
 @pytest.mark.parametrize(
     ("approvers", "quorum"), [([], 9), (["role:boss"], 9), (["user:a", "role:boss"], 9), (["user:a", "user:b"], 2)]
 )

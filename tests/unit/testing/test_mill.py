@@ -90,6 +90,38 @@ def test_without_a_fake_a_node_returns_what_its_schema_allows_and_its_readers_ne
     assert mill.run(document(fetch, total)).outputs == {"total": "200 1"}
 
 
+def test_models_answer_what_their_config_allows(mill: SimulatedMill) -> None:
+    """Also where `on_error` makes the workflow read something that only a failure has."""
+    schema = {
+        "type": "object",
+        "properties": {"size": {"enum": ["low", "high"]}, "title": {"type": "string"}},
+        "required": ["size", "title"],
+        "additionalProperties": False,
+    }
+    scripted = {"provider": "scripted", "answers": ["?"], "prompt": "hello"}
+    flow = document(
+        node("ask", type="llm", config={"model": "m", "prompt": "hello", "schema": schema}, on_error={"route": ["no"]}),
+        node("no", "ask", config="{{ ask.error.message }}"),
+        node("again", "ask", type="llm", config={**scripted, "schema": {"type": "integer", "minimum": 7}}),
+        node("label", "again", type="classify", config={"model": "m", "text": "x", "labels": {"bug": "", "wish": ""}}),
+        node("both", "label", type="classify", config={"model": "m", "text": "x", "labels": ["a", "b"], "multi": True}),
+        node("act", "both", type="agent", config={**scripted, "output_schema": schema}),
+        outputs={
+            "ask": "{{ ask.value.size }} {{ ask.text }}",
+            "again": "{{ again.value }}",
+            "label": "{{ label.label }} {{ both.labels[0] }} {{ both.confidences.a }}",
+            "act": "{{ act.output.value.title }}",
+        },
+    )
+    run = mill.run(flow)
+    assert run.error is None and run.outputs == {
+        "ask": 'low {"size":"low","title":"fake"}',
+        "again": 7,
+        "label": "bug a 1.0",
+        "act": "fake",
+    }
+
+
 def test_failures_in_turn_are_retried(mill: SimulatedMill) -> None:
     busy = tidemill.Fail("busy", "later", retryable=True, retry_after_ms=3_600_000)
     mill.fake("a", in_turn(busy, ConnectionError("no"), {"id": 7}))

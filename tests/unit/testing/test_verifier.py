@@ -90,6 +90,7 @@ def test_at_most_once_fails_visibly_and_never_repeats() -> None:
         ("sql", {"database": "crm", "statement": "INSERT INTO t VALUES (:effect_key)"}, False),
         ("webhook", {"url": "https://x.example", "type": "t", "secret": "{{ secrets.HOOK }}"}, False),
         ("llm", {"model": "m", "prompt": "hello"}, False),
+        ("llm", {"model": "m", "prompt": "hello", "schema": {"type": "object", "required": ["a"]}}, False),
         ("python", {"function": "keyed"}, False),
         ("python", {"function": "no.such.module:f"}, True),
     ],
@@ -124,6 +125,13 @@ def test_people_signals_children_maps_loops_and_timers() -> None:
     report = verifier.verify(seeds=3, boundaries_max=25)
     assert report.status == "COMPLETED" and report.findings == [], report.to_dict()
     assert sum(report.boundaries.values()) == 25 < report.boundaries_reached
+
+
+@pytest.mark.parametrize("approvers", [[], ["role:finance"], ["role:finance", "role:boss"], ["user:ada", "role:boss"]])
+def test_a_quorum_of_members_of_a_role(approvers: list[str]) -> None:
+    config = {"title": "Go?", "approvers": approvers, "quorum": 3, "four_eyes": True}
+    report = verify(document(node("ask", type="human", config=config)), seeds=1)
+    assert report.status == "COMPLETED" and report.findings == [], report.to_dict()
 
 
 def test_a_decision_of_the_fakes() -> None:

@@ -24,7 +24,7 @@ from tidemill.cli.render.events import where
 from tidemill.cli.render.lists import asked_of, decide_command, print_decision
 from tidemill.cli.render.progress import Lines, QuietWatcher
 from tidemill.cli.render.runs import print_end, print_quietly, print_trouble
-from tidemill.cli.render.tables import names, print_facts
+from tidemill.cli.render.tables import names, print_facts, report_refusal
 from tidemill.cli.render.terminal import (
     BOLD,
     DIM,
@@ -35,7 +35,6 @@ from tidemill.cli.render.terminal import (
     print_json,
     print_refusal,
     print_warnings,
-    report_problems,
     reserve_stdout,
     sanitize,
     supports_unicode,
@@ -347,8 +346,7 @@ def run(options: RunOptions) -> int:
         with reserve_stdout() if options.silent else nullcontext(sys.stdout) as out, folders:
             view, board = _run(options, settings, source, inputs, out)
     except (Rejected, StoreUnusable) as refusal:
-        problems = refusal.problems if isinstance(refusal, Rejected) else (refusal.problem,)
-        report_problems(problems, as_json=options.as_json)
+        report_refusal(refusal, as_json=options.as_json)
         return main.REFUSED
     if options.as_json:
         print_json(view.to_dict())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tidemill.cli import main
 from tidemill.cli.inputs import STDIN, read_data, read_inputs, read_source
-from tidemill.cli.render.tables import print_hint, print_title
+from tidemill.cli.render.tables import print_hint, print_title, report_refusal
 from tidemill.cli.render.terminal import (
     BOLD,
     DIM,
@@ -26,7 +26,6 @@ from tidemill.cli.render.terminal import (
     counted,
     folded,
     print_json,
-    report_problems,
     reserve_stdout,
     sanitize,
 )
@@ -77,7 +76,7 @@ def verify(options: VerifyOptions) -> int:
             for finding in report.findings:
                 finding.path = finding.path if flow is None else flow.place_of(finding.node) or finding.path
     except Rejected as refusal:
-        report_problems(refusal.problems, as_json=options.as_json)
+        report_refusal(refusal, as_json=options.as_json)
         return main.REFUSED
     if options.as_json:
         print_json(report.to_dict())

@@ -16,7 +16,19 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from tidemill.cli.render.terminal import BOLD, DIM, Styler, columns, folded, padded, room, sanitize, truncate
+from tidemill.cli.render.terminal import (
+    BOLD,
+    DIM,
+    Styler,
+    columns,
+    folded,
+    padded,
+    report_problems,
+    room,
+    sanitize,
+    truncate,
+)
+from tidemill.errors import Rejected, StoreUnusable
 
 GAP = 2
 CELL_COLUMNS_MIN = 8
@@ -269,6 +281,16 @@ def print_traceback(error: Mapping[str, Any] | None, *, indent: int = 0, stream:
     if lines := traceback_lines(error):
         paint = Styler(stream)
         print(*("", *(f"{' ' * indent}{paint(line, DIM)}" for line in lines)), sep="\n", file=stream)
+
+
+def report_refusal(error: Rejected | StoreUnusable, *, as_json: bool) -> None:
+    """Report what was refused; below it the traceback of a workflow function that raised something else."""
+    report_problems(error.problems if isinstance(error, Rejected) else (error.problem,), as_json=as_json)
+    raised = error.__cause__
+    if isinstance(error, Rejected) and error.code == "workflow_invalid" and raised is not None and not as_json:
+        from tidemill.handlers.contract import describe_exception
+
+        print_traceback({"traceback": describe_exception(raised).traceback}, stream=sys.stderr)
 
 
 def traceback_lines(error: Mapping[str, Any] | None) -> list[str]:

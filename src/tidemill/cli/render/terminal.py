@@ -265,7 +265,22 @@ def print_refusal(problems: Sequence[Problem]) -> None:
         print(f"  {paint('→ ' + sanitize(only.hint), DIM)}", file=sys.stderr)
 
 
+_NOT_TEXT = re.compile(r"([\w.+-]+) is not of type \"string\"", re.ASCII)
+
+
+def _with_quotes(problem: Problem) -> Problem:
+    """An input that was read as JSON and should be a text, with a hint how a shell passes such a text."""
+    _, _, name = problem.path.partition("/inputs/")
+    found = _NOT_TEXT.fullmatch(problem.message)
+    if problem.code != "inputs_invalid" or problem.hint or not name or "/" in name or found is None:
+        return problem
+    from msgspec.structs import replace
+
+    return replace(problem, hint=f"""to pass a text: -i '{name}="{found[1]}"'""")
+
+
 def report_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
+    problems = [_with_quotes(each) for each in problems]
     if as_json:
         print_json({"problems": as_plain(problems)})
     else:

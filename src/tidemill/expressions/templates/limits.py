@@ -25,7 +25,7 @@ import msgspec
 from jinja2.runtime import Undefined
 
 from tidemill.expressions import limits as bounds
-from tidemill.expressions.errors import LoopBudgetSpent, shorten, template_failed
+from tidemill.expressions.errors import Explanation, LoopBudgetSpent, shorten, template_failed
 from tidemill.expressions.scope import Json
 from tidemill.expressions.templates.undefined import NotAvailable
 
@@ -58,7 +58,10 @@ def room(size: int) -> None:
 
 
 _ENCODER = msgspec.json.Encoder()
-_TOO_MANY = f"the result has more than {bounds.VALUES_MAX} values, of which 64 characters are one"
+_TOO_MANY = Explanation(
+    f"the result is larger than {bounds.VALUES_MAX:,} values or {64 * bounds.VALUES_MAX:,} characters",
+    "pass a part of it on, or return tidemill.Blob(…) where it is made; 64 characters count as a value",
+)
 
 
 class RenderBudget:
@@ -96,7 +99,7 @@ class RenderBudget:
         """Charge for values of the result, of which 64 characters are one; all strings together have one budget."""
         self._values_left -= values
         if self._values_left < 0:
-            raise template_failed(_TOO_MANY, "pass large values on once")
+            raise template_failed(_TOO_MANY)
 
     def pass_on(self, value: object) -> None:
         """Charge for a list or object that is passed on as it is. The first is free, as it adds nothing to what is."""

@@ -248,6 +248,14 @@ def test_honest_work_over_large_values_is_not_in_the_way(source: str, expected: 
     assert compile_template(source).render(SCOPE_OF_TEMPLATE_TIME) == expected
 
 
+def test_a_text_that_is_too_large_to_pass_on_is_told_the_limit() -> None:
+    scope = replace(SCOPE, nodes={"big": Seen("x" * 64_000_100)})
+    with pytest.raises(ExpressionError) as failed:
+        compile_template("{{ big.output }}").render(scope)
+    assert failed.value.message == "the result is larger than 1,000,000 values or 64,000,000 characters"
+    assert "return tidemill.Blob(…)" in failed.value.hint
+
+
 def test_a_loop_looks_at_the_clock_in_every_pass() -> None:
     looks: list[int] = []
 
