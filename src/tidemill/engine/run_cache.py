@@ -82,13 +82,13 @@ class RunCache:
         self._started: set[Stream] = set()
         """Runs that callers of this process have started, until there are too many to know."""
 
-    def note_started(self, stream: Stream) -> None:
-        """A caller of this process starts a run."""
+    def note_started(self, *streams: Stream) -> None:
+        """A caller of this process starts runs."""
         if len(self._started) <= STARTED_MAX:
-            self._started.add(stream)
+            self._started.update(streams)
 
     def was_started_here(self, root: Stream) -> bool:
-        """Whether a caller of this process has started a run, or may have: after too many starts nobody knows."""
+        """Whether a caller of this process has started a run, or may have, after too many starts to know."""
         return root in self._started or len(self._started) > STARTED_MAX
 
     def get(self, stream: Stream) -> CachedRun | None:

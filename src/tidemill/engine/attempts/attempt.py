@@ -7,11 +7,10 @@ here, off the run's serial path; the kernel only checks that the route is legal.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Coroutine
 from contextvars import Context
 from functools import partial
 from inspect import isawaitable
-from types import coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -19,7 +18,15 @@ import msgspec
 from tidemill.blobs.contract import MARKED, files_in
 from tidemill.blobs.payloads import NotJson, check_text, decode_value, encode_text, encode_value
 from tidemill.engine.attempts.conditions import Chosen, find_admission, find_route, readings_of
-from tidemill.engine.attempts.invocation import TimedOut, bounded, failed_by, retry_until_stored, timed_out
+from tidemill.engine.attempts.invocation import (
+    TimedOut,
+    bounded,
+    failed_by,
+    next_step,
+    outcome_of,
+    retry_until_stored,
+    timed_out,
+)
 from tidemill.engine.attempts.rendering import (
     NOTHING_FETCHED,
     Fetched,
@@ -36,13 +43,7 @@ from tidemill.engine.attempts.rendering import (
     scope_of,
     text_of,
 )
-from tidemill.engine.attempts.results import (
-    KnownFiles,
-    TransactionalStatement,
-    asked_for,
-    child_id,
-    stored_value,
-)
+from tidemill.engine.attempts.results import KnownFiles, TransactionalStatement, asked_for, child_id, stored_value
 from tidemill.engine.attempts.runtime import BLOCKED_MS, AttemptRuntime, AttemptSuperseded
 from tidemill.engine.attempts.streaming import AttemptOutput
 from tidemill.engine.compiled import CompiledNode
@@ -89,21 +90,6 @@ INPUTS_HERE_MAX = 2_000
 """Inputs of a child with more values are written in a thread."""
 STATE_BYTES_MAX, INLINE_LATER_MAX = 16 << 20, 1_024
 """Once the outputs of a run have more bytes, only short ones are part of its state."""
-
-
-@coroutine
-def _next_step() -> Generator[None, None, None]:
-    """Suspend once; the driver of the coroutine resumes it."""
-    yield
-
-
-@coroutine
-def _outcome_of(pending: PendingOutcome) -> Generator[PendingOutcome, None, HandlerOutcome | BaseException]:
-    """Suspend; the driver of the coroutine resumes it when the outcome is known. Returns what the call raised."""
-    yield pending
-    # Not raised here: the traceback would refer to this frame, which refers to the call.
-    error = pending.exception()
-    return pending.result() if error is None else error
 
 
 SILENT = NullSink()
@@ -187,8 +173,7 @@ class Attempt:
         """Load, render, call, store and route, as far as `begin` has not done so.
 
         Unless it is `in_task`, the worker drives the first step of this coroutine itself, and the next one too if it
-        waits for a thread. It awaits other things only after `_enter_task`, so an attempt that awaits nothing ends at
-        once.
+        waits for a thread. It awaits other things only after `_enter_task`.
         """
         self._in_task = in_task
         try:
@@ -200,9 +185,7 @@ class Attempt:
                 await self._load()
             match self.phase:
                 case "call" | "expand":
-                    program = (
-                        self._flow.program(self._node) if self._flow.is_ready(self._node) else await self._compile()
-                    )
+                    program = self._flow.known_program(self._node) or await self._compile()
                     if program.when is not None and self._is_first:
                         answer = await self._admission(program.when)
                         if not isinstance(answer, Admission):
@@ -231,7 +214,7 @@ class Attempt:
         if not self._in_task:
             self._in_task = True
             try:
-                await _next_step()
+                await next_step()
             except BaseException:
                 if isinstance(pending, Coroutine):
                     pending.close()
@@ -279,7 +262,8 @@ class Attempt:
         scope, inputs = self._scope(), self._state.inputs
         return await self._evaluate(find_admission(when, scope, partial(readings_of, scope=scope, inputs=inputs)))
 
-    async def _render(self, template: Template) -> Any:
+    async def _render(self, template: Template | None) -> Any:
+        assert template is not None, "only a constant has none"
         scope = self._scope()
         scope.secrets = self._disclosed
         if self.task.index != NOT_AN_ITEM:
@@ -303,11 +287,8 @@ class Attempt:
     # Call
 
     async def _call(self, program: CompiledNode) -> Result:
-        if program.constant is not None:
-            config = decode_value(program.constant)
-        else:
-            assert program.config is not None, "only a constant has none"
-            config = await self._render(program.config)
+        constant = program.constant
+        config = await self._render(program.config) if constant is None else decode_value(constant)
         context = self._context(config)
         if self._node.delivery == "at_most_once" or self._handler.agent:
             # The start is durable before the handler is called; a superseded attempt does nothing.
@@ -334,7 +315,7 @@ class Attempt:
         if not isinstance(ended, (Done, Wait, Skip, BaseException)):
             try:
                 if isinstance(ended, PendingOutcome) and self._node.timeout_ms is None and not self._in_task:
-                    ended = await _outcome_of(ended)
+                    ended = await outcome_of(ended)
                 else:
                     await self._enter_task(ended)
                     ended = await bounded(ended, self._node.timeout_ms, call_context)
@@ -541,11 +522,8 @@ class Attempt:
             )
         if not items:
             route = await self._route(b"[]", None)
-            return (
-                self._result(route)
-                if isinstance(route, Failed)
-                else self._result(MapExpanded(count=0, items=b"[]"), route)
-            )
+            empty = MapExpanded(count=0, items=b"[]")
+            return self._result(route) if isinstance(route, Failed) else self._result(empty, route)
         payload = await self._payload(encode_value(items))
         return self._result(payload if isinstance(payload, Failed) else MapExpanded(count=len(items), items=payload))
 
@@ -586,7 +564,7 @@ class Attempt:
             return None
         scope, inputs = self._scope(), self._state.inputs
         scope.has_output, scope.output = True, decode_value(text)
-        program = self._flow.program(self._node) if self._flow.is_ready(self._node) else await self._compile()
+        program = self._flow.known_program(self._node) or await self._compile()
         reads = partial(readings_of, scope=scope, inputs=inputs, output=text)
         return await self._evaluate(find_route(self._node, program, scope, chosen, reads))
 

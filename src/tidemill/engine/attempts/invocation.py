@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from itertools import count
+from types import coroutine
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -59,6 +60,21 @@ ON_STALL: ContextVar[OnStall | None] = ContextVar("tidemill-on-stall", default=N
 
 
 class TimedOut(Exception): ...
+
+
+@coroutine
+def next_step() -> Generator[None, None, None]:
+    """Suspend once; the driver of the coroutine resumes it."""
+    yield
+
+
+@coroutine
+def outcome_of(pending: PendingOutcome) -> Generator[PendingOutcome, None, HandlerOutcome | BaseException]:
+    """Suspend; the driver of the coroutine resumes it when the outcome is known. Returns what the call raised."""
+    yield pending
+    # Not raised here: the traceback would refer to this frame, which refers to the call.
+    error = pending.exception()
+    return pending.result() if error is None else error
 
 
 async def bounded(

@@ -325,8 +325,7 @@ class RunService(RunActions):
         """Commit starts of one workflow together, and return which runs are new."""
         context = self._context
         await context.limits.refresh()
-        for stream, _ in starts:
-            context.run_cache.note_started(stream)
+        context.run_cache.note_started(*(stream for stream, _ in starts))
         answers = await context.turns.commands(starts, start=flow, audited=context.audited)
         created = set[str]()
         for (stream, _), answer in zip(starts, answers, strict=True):
@@ -439,10 +438,8 @@ class RunService(RunActions):
         self, run_id: str, after: int, breath: IdleCallback | None = None, *, live: bool = False
     ) -> AsyncGenerator[Frame, None]:
         """Yield committed events after `after`, and live frames, without end."""
-        return cast(
-            AsyncGenerator[Frame, None],
-            self._context.store.follow(self._context.stream(run_id), after, breath, live=live),
-        )
+        frames = self._context.store.follow(self._context.stream(run_id), after, breath, live=live)
+        return cast(AsyncGenerator[Frame, None], frames)
 
     async def _over(self, run_id: str, seq: int) -> CachedRun | None:
         """The run, if an event is its last: it is neither reopened after it nor being rolled back."""

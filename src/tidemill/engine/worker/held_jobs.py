@@ -19,6 +19,7 @@ from tidemill.engine.attempts.recorder import AttemptLog
 from tidemill.engine.pending_commands import PendingCommand
 from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.turn import TurnLoop
+from tidemill.errors import InternalError
 from tidemill.kernel.commands import AnyCommand, CompensationResult, Done, Failed, Result, SkipRequested, WaitRequested
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
@@ -52,6 +53,44 @@ class HeldJob(msgspec.Struct):
     def settling(self) -> bool:
         """True once the work has finished and its result is being committed."""
         return self.running is None or (self.running.done() and not self.running.cancelled())
+
+
+INTERNAL_TRIES_MAX = 4
+"""How often a job may end in an internal error before its run is marked as stuck."""
+INTERNAL_DELAY_MS_MAX = 600_000
+INTERNAL = "internal_error"
+TRIED_MAX = 10_000
+
+
+class InternalErrors:
+    """How often jobs of this worker have ended in an internal error."""
+
+    def __init__(self) -> None:
+        self._tries: dict[JobKey, int] = {}
+
+    def of(self, job_key: JobKey) -> int:
+        return self._tries.get(job_key, 0)
+
+    def count(self, job_key: JobKey) -> int:
+        """Add one, and return how many there are."""
+        tries = self._tries[job_key] = self._tries.pop(job_key, 0) + 1
+        if len(self._tries) > TRIED_MAX:
+            del self._tries[next(iter(self._tries))]
+        return tries
+
+    def forget(self, job_key: JobKey) -> None:
+        if self._tries:
+            self._tries.pop(job_key, None)
+
+
+def failed_internally(result: Result, error: InternalError) -> Result | None:
+    """A failure in place of a result that cannot be recorded; None if it is such a failure already."""
+    outcome = result.outcome
+    if isinstance(outcome, Failed) and outcome.error.code == INTERNAL:
+        return None
+    envelope = Error(INTERNAL, str(error), hint="report it with the traceback in the worker's log")
+    failed = Failed(error=envelope, unknown_outcome=result.called and not isinstance(outcome, Failed))
+    return msgspec.structs.replace(result, outcome=failed, route=None)
 
 
 BEGIN_MS = 20
@@ -125,6 +164,15 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     """The workflow handles the failure."""
     undo: bool = False
     """It is an attempt to undo the node, by its compensator."""
+
+
+def tell(
+    listener: Callable[[AttemptReport], None], held: HeldJob, command: AnyCommand, entry: CachedRun | None
+) -> None:
+    """Tell how an attempt ended, once that is committed."""
+    report = report_of(held, command, None if entry is None else entry.state)
+    if report is not None:
+        listener(report)
 
 
 def report_of(held: HeldJob, command: AnyCommand, state: State | None) -> AttemptReport | None:

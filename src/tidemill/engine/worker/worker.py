@@ -15,8 +15,6 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from tidemill.ambient import Ambient
 from tidemill.blobs.contract import Blobs
 from tidemill.engine.attempts.attempt import Attempt
@@ -31,7 +29,19 @@ from tidemill.engine.corruption import is_newer, newer_job
 from tidemill.engine.pending_commands import COMMITTED, STATEMENT_CONFLICT, CommandOutcome, PendingCommand
 from tidemill.engine.run_cache import CachedRun, RunCache, seen_by
 from tidemill.engine.turn import TurnLoop
-from tidemill.engine.worker.held_jobs import AttemptReport, HeldJob, JobHandler, JobKey, StartRecorder, report_of, start
+from tidemill.engine.worker.held_jobs import (
+    INTERNAL_DELAY_MS_MAX,
+    INTERNAL_TRIES_MAX,
+    AttemptReport,
+    HeldJob,
+    InternalErrors,
+    JobHandler,
+    JobKey,
+    StartRecorder,
+    failed_internally,
+    start,
+    tell,
+)
 from tidemill.engine.worker.instrumentation import Instrumentation
 from tidemill.engine.worker.leases import (
     ClaimLoop,
@@ -50,7 +60,6 @@ from tidemill.kernel.commands import (
     CompensationResult,
     CompensationWorkerLost,
     Done,
-    Failed,
     OutputsRendered,
     Result,
     WorkerLost,
@@ -58,7 +67,6 @@ from tidemill.kernel.commands import (
 from tidemill.kernel.decide.fencing import attempt_status
 from tidemill.kernel.decide.retries import SET_ASIDE, set_aside
 from tidemill.kernel.decide.rollback import current as current_undo
-from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import (
     JOB_FORMAT,
     MAINTENANCE_QUEUE,
@@ -82,13 +90,8 @@ RELEASE_DELAY_MS = 1_000
 """Delay of a job that could not be settled, before it can be claimed again."""
 SUBMISSIONS_MAX = 60
 """How often a result is submitted to a store that does not answer before its run is marked as stuck."""
-INTERNAL_TRIES_MAX = 4
-"""How often a job may end in an internal error before its run is marked as stuck."""
 LOOKED_THROUGH_MAX = 64
 """Held jobs among which a worker looks for those of one run."""
-INTERNAL_DELAY_MS_MAX = 600_000
-INTERNAL = "internal_error"
-TRIED_MAX = 10_000
 OWN_QUEUES = (SYSTEM_QUEUE, MAINTENANCE_QUEUE)
 LOST_APART = 2
 """Visits that have lost this many workers in a row run one at a time: one of them may kill its worker."""
@@ -124,8 +127,7 @@ class Worker:
         self._held_jobs: dict[JobKey, HeldJob] = {}
         self._apart: HeldJob | None = None
         """The job whose attempt runs apart from others that have lost workers, until it is dropped."""
-        self._internal_errors: dict[JobKey, int] = {}
-        """How often each job has ended in an internal error."""
+        self._internal_errors = InternalErrors()
         self._backoff, self._releases = UnrunnableBackoff(store.now_ms), ReleaseQueue(store)
         self._claims = ClaimLoop(store, ambient, self._backoff, self._next_claim, self._accept)
         self.refusals = self._claims.refusals
@@ -520,10 +522,9 @@ class Worker:
     def _settled(self, pending: PendingCommand, answer: CommandOutcome) -> None:
         held: HeldJob = pending.about
         if answer is COMMITTED:
-            if self._internal_errors:
-                self._internal_errors.pop(held.job_key, None)
+            self._internal_errors.forget(held.job_key)
             if self.listener is not None:
-                self._tell(self.listener, held, pending.command)
+                tell(self.listener, held, pending.command, self._runs.get(held.lease.stream))
             self._drop(held)
         elif answer is STATEMENT_CONFLICT:
             self._begin(held, self._runs.get(held.lease.stream), known=False)
@@ -533,12 +534,6 @@ class Worker:
             self._on_internal_error(held, pending.command, answer.error)
         else:
             self._release(held)
-
-    def _tell(self, listener: Callable[[AttemptReport], None], held: HeldJob, command: AnyCommand) -> None:
-        entry = self._runs.get(held.lease.stream)
-        report = report_of(held, command, None if entry is None else entry.state)
-        if report is not None:
-            listener(report)
 
     async def _submit_again(self, held: HeldJob, result: Result, error: Unavailable) -> None:
         """Submit a result until the store answers, however long: otherwise the handler would be called again."""
@@ -554,34 +549,24 @@ class Worker:
         The lease of a job whose handler was called is left to expire: the next claim counts a lost worker, so that a
         result that cannot be recorded does not repeat the call for ever.
         """
-        tries = self._internal_errors.get(held.job_key, 0)
-        outcome = command.outcome if isinstance(command, Result) else None
-        # A result that already reports an internal error cannot be recorded either.
-        is_internal = isinstance(outcome, Failed) and outcome.error.code == INTERNAL
-        if not isinstance(command, Result) or is_internal:
+        tries = self._internal_errors.of(held.job_key)
+        failed = failed_internally(command, error) if isinstance(command, Result) else None
+        if failed is None or not isinstance(command, Result):
             called = isinstance(command, CompensationResult) or (isinstance(command, Result) and command.called)
             self._release_after_error(held, error, expires=called)
         elif tries < INTERNAL_TRIES_MAX - 1:
-            self._count_internal_error(held)
+            self._internal_errors.count(held.job_key)
             self._in_task(held, self._submit_later(held, command, RELEASE_DELAY_MS * 2**tries))
         else:
-            envelope = Error(INTERNAL, str(error), hint="report it with the traceback in the worker's log")
-            failed = Failed(error=envelope, unknown_outcome=command.called and not isinstance(outcome, Failed))
-            self._settle(held, msgspec.structs.replace(command, outcome=failed, route=None))
+            self._settle(held, failed)
 
     async def _submit_later(self, held: HeldJob, result: Result, delay_ms: int) -> None:
         await self._ambient.sleep(delay_ms)
         self._settle(held, result)
 
-    def _count_internal_error(self, held: HeldJob) -> int:
-        tries = self._internal_errors[held.job_key] = self._internal_errors.pop(held.job_key, 0) + 1
-        if len(self._internal_errors) > TRIED_MAX:
-            del self._internal_errors[next(iter(self._internal_errors))]
-        return tries
-
     def _release_after_error(self, held: HeldJob, error: InternalError, *, expires: bool = False) -> None:
         """Release a job, or let its lease expire, with a growing delay; after some tries its run is marked as stuck."""
-        tries = self._count_internal_error(held)
+        tries = self._internal_errors.count(held.job_key)
         delay_ms = min(RELEASE_DELAY_MS * 2 ** min(tries - 1, 20), INTERNAL_DELAY_MS_MAX)
         let_go = partial(self._drop, held) if expires else partial(self._release, held, delay_ms)
         if tries < INTERNAL_TRIES_MAX or self.draining:
