@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -32,6 +33,8 @@ TIMERS, WIDTH, TIMERS_MUST_S = 10_000, 100, 6.0
 """Timers that are due within one second, and how many a run has."""
 PREPARED_MS = 20_000
 STARTED_AT_ONCE, LOOK_EVERY_S, LOOKS_AFTER = 50, 0.005, 0.85
+BACKLOG, LOOK_RARELY_S = 4, 0.02
+"""Times the runs of W3 that wait when workers continue, and how often the measuring process looks for their end."""
 HOP_FLOOR_MUST, HOP_AIM_MS = 1.8, 1.5
 RATE_MUST, RATE_AIM = 3_000, 4_500
 DURABLE = ("fsync=on", "max_connections=100", "shared_buffers=256MB")
@@ -80,7 +83,7 @@ async def hops_ms(server: Server) -> tuple[list[float], list[float]]:
 
 
 @contextmanager
-def worker(url: str) -> Iterator[None]:
+def worker(url: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process that is ready. It prints a line per node, so nobody has to read them from a pipe."""
     program = str(Path(sys.executable).with_name("tidemill"))
     command = [program, "worker", "--store", url, "--concurrency", str(PLACES)]
@@ -90,8 +93,9 @@ def worker(url: str) -> Iterator[None]:
             while not os.fstat(printed.fileno()).st_size:
                 assert process.poll() is None, "the worker did not start"
                 time.sleep(0.02)
-            yield
+            yield process
         finally:
+            process.send_signal(signal.SIGCONT)
             process.terminate()
             process.wait(30)
 
@@ -128,6 +132,42 @@ async def rates(new_store: Callable[[], str]) -> tuple[float, float]:
             for number, engine in enumerate(engines):
                 best[number] = min(best[number], await runs_s(engine, best[number]))
     return MANY.nodes / best[0], MANY.nodes / best[1]
+
+
+async def backlog_ratio(new_store: Callable[[], str]) -> float:
+    """How many times as fast as one worker process two of them work off the same runs; the median of rounds.
+
+    The processes are stopped while the runs are started, and those of the other store all the time, so that the two
+    processors serve the measured workers and the server alone.
+    """
+    async with AsyncExitStack() as stack:
+        fleets: list[tuple[Engine, list[subprocess.Popen[bytes]]]] = []
+        for count in (1, 2):
+            url = new_store()
+            engine = await stack.enter_async_context(engine_at(url, work=False))
+            await engine.publish(MANY.document)
+            fleets.append((engine, [stack.enter_context(worker(url)) for _ in range(count)]))
+            await runs_s(engine)
+            _signal(fleets[-1][1], signal.SIGSTOP)
+        rounds = [[await _backlog_s(*fleet) for fleet in fleets] for _ in range(ROUNDS)]
+    return statistics.median(one / two for one, two in rounds)
+
+
+async def _backlog_s(engine: Engine, workers: list[subprocess.Popen[bytes]]) -> float:
+    for _ in range(MANY.runs * BACKLOG // STARTED_AT_ONCE):
+        await engine.start_many("diamond", [None] * STARTED_AT_ONCE)
+    begun = time.perf_counter()
+    _signal(workers, signal.SIGCONT)
+    while (await engine.find(["live"], limit=1))[0]:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_RARELY_S)
+    took = time.perf_counter() - begun
+    _signal(workers, signal.SIGSTOP)
+    return took
+
+
+def _signal(workers: list[subprocess.Popen[bytes]], number: signal.Signals) -> None:
+    for each in workers:
+        each.send_signal(number)
 
 
 async def timers_s(url: str) -> float:
