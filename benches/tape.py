@@ -176,11 +176,19 @@ def _same_tables(one: Path, other: Path) -> None:
 
 def play(tape: Tape, place: Path) -> float:
     """Seconds that a bare loop needs for a tape."""
+    return sum(played(tape, place))
+
+
+def played(tape: Tape, place: Path, pause_s: float = 0.0) -> list[float]:
+    """Seconds of each transaction of a tape in a bare loop, which pauses before each of them."""
     file = _copy(tape.base, place / "floor.db")
     connection = _bare(file)
     execute, synchronous = connection.cursor().execute, ""
-    begun = time.perf_counter()
+    seconds: list[float] = []
     for transaction in tape.transactions:
+        if pause_s:
+            time.sleep(pause_s)
+        begun = time.perf_counter()
         if transaction.synchronous != synchronous:
             synchronous = transaction.synchronous
             execute(f"PRAGMA synchronous = {synchronous}")
@@ -188,7 +196,7 @@ def play(tape: Tape, place: Path) -> float:
         for sql, values in transaction.statements:
             execute(sql, values)
         execute("COMMIT")
-    seconds = time.perf_counter() - begun
+        seconds.append(time.perf_counter() - begun)
     connection.close()
     file.unlink()
     return seconds

@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial, wraps
@@ -321,7 +321,7 @@ class Tidemill:
         self._loop = asyncio.new_event_loop()
         self._closing = False
         self._refusal: Rejected | None = None
-        self._asked: set[Future[Any]] = set()
+        self._asked: set[_Call[Any]] = set()
         target = partial(run_until, self._loop, lambda: self._ended)
         self._thread = threading.Thread(target=target, name="tidemill-loop", daemon=True)
         self._thread.start()
@@ -429,58 +429,50 @@ class Tidemill:
         return self._answered(answer)
 
     def _answered(self, answer: Coroutine[Any, Any, T]) -> T:
-        future: Future[T] = Future()
-        received = threading.Lock()
-        received.acquire()
-        self._asked.add(future)
-        self._loop.call_soon_threadsafe(self._compute, answer, future, received)
+        call = _Call[T]()
+        self._asked.add(call)
+        self._loop.call_soon_threadsafe(self._compute, answer, call)
         try:
-            return future.result()
+            return call.wait()
         except CancelledError:
             # Without a refusal, code in the engine's loop has cancelled a task that is not its own.
             raise self._refusal or EngineBroken() from None
         except BaseException:
-            future.cancel()
+            if not call.over:
+                with suppress(RuntimeError):  # The loop has ended meanwhile.
+                    self._loop.call_soon_threadsafe(call.cancel)
             raise
         finally:
-            self._asked.discard(future)
-            received.release()
+            self._asked.discard(call)
+            call.received.release()
 
-    def _compute(self, answer: Coroutine[Any, Any, T], future: Future[T], received: threading.Lock) -> None:
-        """In the loop: compute an answer in a task, which a cancelled future cancels."""
-        task = self._loop.create_task(self._tell(answer, future, received))
+    def _compute(self, answer: Coroutine[Any, Any, T], call: _Call[T]) -> None:
+        """In the loop: compute an answer in a task."""
+        call.task = self._loop.create_task(self._tell(answer, call))
 
-        def stop(over: Future[T]) -> None:
-            if over.cancelled():
-                self._loop.call_soon_threadsafe(task.cancel)
-
-        future.add_done_callback(stop)
-
-    async def _tell(self, answer: Coroutine[Any, Any, T], future: Future[T], received: threading.Lock) -> None:
+    async def _tell(self, answer: Coroutine[Any, Any, T], call: _Call[T]) -> None:
         """Compute an answer and hand it to the thread that waits for it, without another step of the loop."""
         try:
             value = await answer
         except asyncio.CancelledError:
-            future.cancel()
+            call.end(error=CancelledError())
             raise
         except BaseException as error:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(error)
+            call.end(error=error)
             if not isinstance(error, Exception):
                 raise
         else:
-            if future.set_running_or_notify_cancel():
-                future.set_result(value)
+            call.end(value)
         if len(self._asked) == 1:
             # Without this the thread would get the interpreter only when the loop waits next, after other work.
-            received.acquire(timeout=RECEIVED_SECONDS_MAX)
+            call.received.acquire(timeout=RECEIVED_SECONDS_MAX)
 
     def _on_claims_refused(self, refusal: Rejected) -> None:
         """In the loop: stop claiming jobs. Running attempts may still end; after that nothing more happens."""
         if self._engine.worker is not None and not self._engine.worker.held_jobs and not self._closing:
             self._refusal = refusal
-            for future in tuple(self._asked):
-                future.cancel()
+            for call in tuple(self._asked):
+                call.cancel()
 
     def _stop(self) -> None:
         self._closed = True
@@ -499,6 +491,46 @@ class Tidemill:
         await self._loop.shutdown_default_executor()
         self._ended = True
         self._loop.stop()
+
+
+class _Call(Generic[T]):
+    """A call that the event loop answers to a waiting thread. A `Future` costs more: it locks a condition for each step."""
+
+    __slots__ = ("_answered", "_error", "_value", "over", "received", "task")
+
+    def __init__(self) -> None:
+        self._answered, self.received = threading.Lock(), threading.Lock()
+        self._answered.acquire()
+        self.received.acquire()
+        """Released once the thread has the answer."""
+        self.task: asyncio.Task[None] | None = None
+        self.over = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def wait(self) -> T:
+        """In the thread: wait for the answer."""
+        self._answered.acquire()
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # Its traceback refers to this call.
+        value: T = self._value
+        return value
+
+    def end(self, value: T | None = None, error: BaseException | None = None) -> None:
+        """In the loop: answer; only the first answer counts."""
+        if not self.over:
+            self.over, self._value, self._error = True, value, error
+            self._answered.release()
+
+    def cancel(self) -> None:
+        """In the loop: stop computing the answer."""
+        if not self.over:
+            self.end(error=CancelledError())
+            if self.task is not None:
+                self.task.cancel()
 
 
 class _BufferedIterator(Generic[T]):
