@@ -494,7 +494,7 @@ class Tidemill:
 
 
 class _Call(Generic[T]):
-    """A call that the event loop answers to a waiting thread. A `Future` costs more: it locks a condition for each step."""
+    """A call that the event loop answers to a waiting thread. A `Future` costs more: each step locks a condition."""
 
     __slots__ = ("_answered", "_error", "_value", "over", "received", "task")
 

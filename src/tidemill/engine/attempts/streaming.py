@@ -64,15 +64,25 @@ _DECODER = msgspec.json.Decoder(list[Frame])
 
 def shown(body: bytes) -> list[dict[str, Any]]:
     """Decode a published batch into the frames that followers get; a frame has no seq, because it is not an event."""
-    found = []
-    for frame in _DECODER.decode(body):
-        place = {"node": frame.node, "visit": frame.visit, "index": frame.index, "attempt": frame.attempt}
-        if frame.kind == "part":
-            kind, content = "NodeStreamed", {"number": frame.number, "value": decode_value(bytes(frame.value))}
-        else:
-            kind, content = "NodeProgressed", {"fraction": frame.fraction, "message": frame.message}
-        found.append({"type": kind, "live": True, **place, **content})
-    return found
+    return [_shown_part(frame) if frame.kind == "part" else _shown_progress(frame) for frame in _DECODER.decode(body)]
+
+
+def _shown_part(frame: Frame) -> dict[str, Any]:
+    return {
+        "type": "NodeStreamed",
+        "live": True,
+        "node": frame.node,
+        "visit": frame.visit,
+        "index": frame.index,
+        "attempt": frame.attempt,
+        "number": frame.number,
+        "value": decode_value(bytes(frame.value)),
+    }
+
+
+def _shown_progress(frame: Frame) -> dict[str, Any]:
+    place = {"node": frame.node, "visit": frame.visit, "index": frame.index, "attempt": frame.attempt}
+    return {"type": "NodeProgressed", "live": True, **place, "fraction": frame.fraction, "message": frame.message}
 
 
 def _batches(bodies: Iterable[bytes]) -> Iterator[bytes]:
