@@ -345,8 +345,8 @@ class Attempt:
         if not self.called or self._node.delivery != "at_most_once":
             assert isinstance(result.outcome, Failed)
             await self._enter_task()
-            runtime, lacks = self._tools.runtime, result.outcome.error
-            await runtime.leave(self.lease.stream, self._state, self.task, lacks, self._tools.clock())
+            runtime, missing = self._tools.runtime, result.outcome.error
+            await runtime.leave(self.lease.stream, self._state, self.task, missing, self._tools.clock())
         return result
 
     def _context(self, config: Any) -> NodeContext:

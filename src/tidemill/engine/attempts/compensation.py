@@ -208,8 +208,8 @@ class CompensationAttempt:
         result = self._result(failed_by(error))
         if lacking or isinstance(error, CapabilityMissing):
             assert isinstance(result.outcome, Failed)
-            state, lacks = self._entry.state, result.outcome.error
-            await self._tools.runtime.leave(self.lease.stream, state, self.task, lacks, self._tools.clock())
+            state, missing = self._entry.state, result.outcome.error
+            await self._tools.runtime.leave(self.lease.stream, state, self.task, missing, self._tools.clock())
         return result
 
     def _result(self, outcome: commands.Done | Failed) -> CompensationResult:

@@ -104,7 +104,7 @@ class WorkerService:
         return [mine, *(row for row in rows if row.name != mine.name)]
 
     async def another_may_have(self, root: Stream, *, retryable: bool) -> bool:
-        """Whether another worker may have what a run needs and this process's lacks: one that is there, or may come.
+        """Whether another worker may have what a run needs and this process lacks: one that is there, or may come.
 
         A run that a caller of this process has started is not left to workers that may come, unless this is a standing
         worker. What is `retryable` may pass by itself: it is tried again here if no other worker is alive.
