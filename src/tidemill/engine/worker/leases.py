@@ -38,7 +38,7 @@ class WorkerOptions:
     concurrency: int = 64
     value_memory: int | None = None  # See `Values`.
     lease_ms: int = 15_000
-    claim_wait_ms: int = 1_000
+    claim_wait_ms: int = 5_000
     grace_ms: int = 30_000
     heart_thread: bool = True
     beat_ms: int = 5_000

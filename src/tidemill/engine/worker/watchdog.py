@@ -1,6 +1,6 @@
 """Notices that something blocks the worker's loop, and what.
 
-The loop writes a timestamp four times a second; a thread compares it with the clock. When the loop is late, the
+The loop writes a timestamp twice a second; a thread compares it with the clock. When the loop is late, the
 thread logs the stack of the loop's thread, and finds in its frames which attempt is at work: so nothing is paid per
 node. The event of that attempt records how long it blocked the loop, and the worker's row shows the last time.
 """
@@ -30,7 +30,7 @@ from tidemill.stores.contract import Stream
 
 LOG = logging.getLogger(__name__)
 
-BEAT_MS = 250
+BEAT_MS = 500
 FRAMES_MAX = 200
 FRAMES_SHOWN_MAX = 30
 LINE_MAX = 300

@@ -28,9 +28,10 @@ from tidemill.stores.wakeups import Waiter
 # Sleeping until there is news
 
 LOOK_EVERY_MS = 20.0
-QUIET_LOOK_EVERY_MS = 80.0
-QUIET_AFTER_LOOKS = 100
-"""Looks without a change by another process, after which they become rarer: an idle worker costs next to nothing."""
+QUIET_LOOK_EVERY_MS = 160.0
+LOOKS_PER_QUIET = 50
+"""The longer no other process has written, the rarer the looks: an idle worker costs next to nothing, and what ends the
+quiet is seen within a fiftieth of it."""
 
 
 class ChangePoller:
@@ -42,7 +43,8 @@ class ChangePoller:
     def __init__(self, look: Callable[[], bool | None]) -> None:
         self._look = look
         self._sleepers = 0
-        self._quiet_looks = 0
+        self._changed_s = 0.0
+        """When the last change was seen, by the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def wait(self, waiter: Waiter, ms: float | None) -> None:
@@ -51,7 +53,8 @@ class ChangePoller:
         alarm = None if ms is None else loop.call_later(max(ms, 0) / 1000, waiter.notify)
         self._sleepers += 1
         if self._timer is None:
-            self._timer = loop.call_later(self._interval_s(), self._poll)
+            self._changed_s = self._changed_s or loop.time()
+            self._timer = loop.call_later(self._interval_s(loop), self._poll)
         try:
             await waiter.future
         finally:
@@ -66,11 +69,14 @@ class ChangePoller:
     def _poll(self) -> None:
         self._timer = None
         if self._sleepers and (changed := self._look()) is not None:
-            self._quiet_looks = 0 if changed else self._quiet_looks + 1
-            self._timer = asyncio.get_running_loop().call_later(self._interval_s(), self._poll)
+            loop = asyncio.get_running_loop()
+            if changed:
+                self._changed_s = loop.time()
+            self._timer = loop.call_later(self._interval_s(loop), self._poll)
 
-    def _interval_s(self) -> float:
-        return (LOOK_EVERY_MS if self._quiet_looks < QUIET_AFTER_LOOKS else QUIET_LOOK_EVERY_MS) / 1000
+    def _interval_s(self, loop: asyncio.AbstractEventLoop) -> float:
+        quiet_ms = (loop.time() - self._changed_s) * 1000
+        return min(max(LOOK_EVERY_MS, quiet_ms / LOOKS_PER_QUIET), QUIET_LOOK_EVERY_MS) / 1000
 
 
 # Live frames between processes

@@ -93,8 +93,8 @@ class SqliteStore:
         self._entering = asyncio.Lock()
         self._returning: set[asyncio.Future[None]] = set()
         self._holders_checked_at = 0.0
-        self._has_company = True
-        """Whether another process may hold leases."""
+        self._others: tuple[int, ...] = ()
+        """The other holders of leases, as last read."""
         self._poller = ChangePoller(self._poll_changes)
         self._receiver = FrameReceiver(self.path, self._deliver_live)
         self._sender = FrameSender(self.path, self._receiver.names)
@@ -278,7 +278,7 @@ class SqliteStore:
             return
         self._holders_checked_at = now
         holders = tx.execute(SQL["holders"]).fetchall()
-        self._has_company = any(holder != self._jobs.holder for holder, _ in holders)
+        self._others = tuple(holder for holder, _ in holders if holder != self._jobs.holder)
         for holder, _ in holders:
             if self._holders.is_dead(holder):
                 self._void_holder(tx, holder)
@@ -302,9 +302,7 @@ class SqliteStore:
                     due = next_due_ms(self._read)
                 # After the clock was set back `left` can exceed the requested wait.
                 left = (until if due is None else min(due, until)) - now
-                # A process that dies notifies no topic, so its leases are looked for regularly.
-                most = HOLDER_CHECK_MS if self._has_company else request.wait_ms
-                await self._poller.wait(waiter, min(left, request.wait_ms, most))
+                await self._poller.wait(waiter, min(left, request.wait_ms))
             finally:
                 with self._waiters_lock:
                     self._waiters.remove(waiter, topics)
@@ -343,13 +341,22 @@ class SqliteStore:
             task.add_done_callback(self._returning.discard)
 
     def _poll_changes(self) -> bool | None:
-        """Notify all if another process has written, and return whether it has; None when the store is closed."""
+        """Notify all if another process has written, and return whether it has; None when the store is closed.
+
+        A process that dies notifies nobody, so it is looked for here, and its leases wake the claims.
+        """
         if self._writer is None:
             return None
         changed = self._writer.others_wrote()
         if changed:
+            # Another process may have become a holder.
+            self._holders_checked_at = 0.0
             self._followers.others_wrote()
             self.notify_all()
+        elif any(map(self._holders.is_dead, self._others)):
+            with self._waiters_lock:
+                # Every claim waits for this topic.
+                self._waiters.notify(CAPS)
         return changed
 
     # Reading
