@@ -61,7 +61,7 @@ class Work:
 
     def __init__(self, stream: Stream, job: Job, order: int, now: int) -> None:
         self.stream, self.job, self.order = stream, job, order
-        self.ready_at_ms = max(now, job.ready_at_ms)
+        self.ready_at_ms = job.ready_at_ms if job.ready_at_ms > now else now
         self.token = self.expires_at_ms = self.expired = self.generation = 0
         self.owner = ""
 
@@ -140,7 +140,9 @@ class Jobs:
 
     def prolong(self, work: Work, until: int) -> None:
         """Extend a lease to `until`, never shortening it; an expired lease that was not taken over counts."""
-        until = work.expires_at_ms = max(work.expires_at_ms, until)
+        if until < work.expires_at_ms:
+            until = work.expires_at_ms
+        work.expires_at_ms = until
         work.generation = 0
         self._leased[work] = None
         for cap in work.job.caps:
@@ -439,9 +441,8 @@ class MemoryStore:
     def _commit(self, commit: Commit, now: int) -> CommitResult:
         """Apply or refuse a commit; everything that can refuse comes before the first change."""
         stream, expected, records = commit.stream, commit.expected, commit.records
-        log = self._logs.get(stream)
-        if log is None:
-            log = _Log()
+        known = self._logs.get(stream)
+        log = _Log() if known is None else known
         lost: list[str] = []
         for key, token in commit.acks + commit.holds:
             if log.held(key, token) is None:
@@ -466,7 +467,8 @@ class MemoryStore:
         kept = self._insert(log, commit, now) if commit.jobs else ()
         for row in commit.rows:
             self._table(stream.tenant, row.kind).write(row)
-        self._file(stream, log)
+        if known is None or not log.records:
+            self._file(stream, log)
         return Committed(version=len(log.records), kept=kept)
 
     def _remove(self, log: _Log, key: str) -> None:

@@ -573,7 +573,7 @@ class Attempt:
         return self._result(failed_by(error))
 
     def _result(self, outcome: Outcome, route: Route | None = None) -> Result:
-        if isinstance(outcome, Failed) and self._disclosed.values_seen:
+        if type(outcome) is Failed and self._disclosed.values_seen:
             outcome = masked(outcome, self.mask)
         task, ambient = self.task, self._tools.ambient
         duration_ms = ambient.monotonic_ms() - self._started
@@ -594,6 +594,6 @@ class Attempt:
             started_ms=self.started_ms,
             duration_ms=round(duration_ms),
             blocked_ms=blocked_ms,
-            waited_ms=max(0, waited_ms),
+            waited_ms=waited_ms if waited_ms > 0 else 0,
             chance=ambient.chance(),
         )

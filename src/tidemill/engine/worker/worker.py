@@ -281,17 +281,19 @@ class Worker:
 
     def _acquire(self, lease: Lease) -> HeldJob:
         job_key = (lease.stream, lease.key)
-        earlier = self._held_jobs.get(job_key)
-        if earlier is not None and earlier.running is not None:
-            # The worker lost the job and claimed it again: the work under the old lease is void.
-            earlier.running.cancel(LEASE_LOST)
-        held = self._held_jobs[job_key] = HeldJob(lease, task_of(lease.body), job_key)
+        held = HeldJob(lease, task_of(lease.body), job_key)
+        earlier = self._held_jobs.setdefault(job_key, held)
+        if earlier is not held:
+            self._held_jobs[job_key] = held
+            if earlier.running is not None:
+                # The worker lost the job and claimed it again: the work under the old lease is void.
+                earlier.running.cancel(LEASE_LOST)
         return held
 
     def _drop(self, held: HeldJob) -> None:
-        job_key = held.job_key
-        if self._held_jobs.get(job_key) is held:
-            del self._held_jobs[job_key]
+        job_key, held_jobs = held.job_key, self._held_jobs
+        if held_jobs.get(job_key) is held:
+            del held_jobs[job_key]
             self.finished += held.task.kind not in WITHOUT_RUN
             if self._claims.waits:
                 self._claims.wake()
