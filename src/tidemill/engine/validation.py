@@ -146,7 +146,7 @@ async def packed(
         text = await asyncio.to_thread(given_text, value, text) if large else given_text(value, text)
     except NotJson as error:
         raise rejected(code, str(error), path=path) from None
-    if MARKED in text:
+    if text.find(MARKED) >= 0:
         await check_described(tenant, text, blobs, path=path)
     return text if len(text) <= INLINE_BYTES_MAX else await as_payload(blobs, tenant, text)
 

@@ -61,7 +61,7 @@ class Work:
 
     def __init__(self, stream: Stream, job: Job, order: int, now: int) -> None:
         self.stream, self.job, self.order = stream, job, order
-        self.ready_at_ms = job.ready_at_ms if job.ready_at_ms > now else now
+        self.ready_at_ms = max(now, job.ready_at_ms)
         self.token = self.expires_at_ms = self.expired = self.generation = 0
         self.owner = ""
 
@@ -145,8 +145,9 @@ class Jobs:
         work.expires_at_ms = until
         work.generation = 0
         self._leased[work] = None
-        for cap in work.job.caps:
-            self._live.setdefault(cap, set()).add(work)
+        if work.job.caps:
+            for cap in work.job.caps:
+                self._live.setdefault(cap, set()).add(work)
         if self._first_expiry is None or until < self._first_expiry:
             self._first_expiry = until
             self._notify(work.job.queue)
@@ -162,7 +163,9 @@ class Jobs:
     def remove(self, work: Work) -> None:
         """Remove a job by making its heap item stale."""
         work.generation = 0
-        self._end_lease(work)
+        self._leased.pop(work, None)
+        if work.job.caps:
+            self._leave_caps(work)
 
     def take(self, request: Claim, now: int) -> list[Lease]:
         """Lease the next jobs. A lane over a cap is skipped for the whole claim, since leases only grow during it."""
@@ -208,6 +211,10 @@ class Jobs:
 
     def _end_lease(self, work: Work) -> None:
         self._leased.pop(work, None)
+        if work.job.caps:
+            self._leave_caps(work)
+
+    def _leave_caps(self, work: Work) -> None:
         for cap in work.job.caps:
             live = self._live.get(cap, set())
             live.discard(work)
@@ -444,8 +451,10 @@ class MemoryStore:
         known = self._logs.get(stream)
         log = _Log() if known is None else known
         lost: list[str] = []
+        jobs, remove = log.jobs, self._jobs.remove
         for key, token in commit.acks + commit.holds:
-            if log.held(key, token) is None:
+            work = jobs.get(key)
+            if work is None or work.token != token or not token:
                 lost.append(key)
         if lost:
             return LeasesLost(keys=tuple(dict.fromkeys(lost)))
@@ -459,11 +468,13 @@ class MemoryStore:
         if commit.snapshot is not None and (log.snapshot is None or log.snapshot.version < commit.snapshot.version):
             log.snapshot = commit.snapshot
         for key, _ in commit.acks:
-            self._remove(log, key)
+            if (acked := jobs.pop(key, None)) is not None:
+                remove(acked)
         if commit.drop or commit.withdraw:
-            idle = [key for key in commit.withdraw if key in log.jobs and not log.jobs[key].token]
+            idle = [key for key in commit.withdraw if key in jobs and not jobs[key].token]
             for key in (*commit.drop, *idle):
-                self._remove(log, key)
+                if (dropped := jobs.pop(key, None)) is not None:
+                    remove(dropped)
         kept = self._insert(log, commit, now) if commit.jobs else ()
         for row in commit.rows:
             self._table(stream.tenant, row.kind).write(row)
@@ -471,18 +482,14 @@ class MemoryStore:
             self._file(stream, log)
         return Committed(version=len(log.records), kept=kept)
 
-    def _remove(self, log: _Log, key: str) -> None:
-        work = log.jobs.pop(key, None)
-        if work is not None:
-            self._jobs.remove(work)
-
     def _insert(self, log: _Log, commit: Commit, now: int) -> tuple[Lease, ...]:
         """Insert jobs, lease those that the committer keeps, and queue the others."""
         inserted: dict[str, Work] = {}
+        known, stream, new = log.jobs, commit.stream, self._jobs.new
         for job in commit.jobs:
             key = job.key
-            if key not in log.jobs:
-                inserted[key] = log.jobs[key] = self._jobs.new(commit.stream, job, now)
+            if key not in known:
+                inserted[key] = known[key] = new(stream, job, now)
         kept = []
         for key in commit.keep:
             work = inserted.get(key)

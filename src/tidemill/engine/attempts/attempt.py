@@ -468,7 +468,7 @@ class Attempt:
         """Whether a result is stored as it is, without a look at a schema, at files or at routes; most are."""
         return (
             (len(text) <= INLINE_LATER_MAX or len(text) <= self._inline_max)
-            and MARKED not in text
+            and text.find(MARKED) < 0
             and self._handler.type.output_schema is True
             and not (self._node.routed and self.task.index == NOT_AN_ITEM)
         )
@@ -594,6 +594,6 @@ class Attempt:
             started_ms=self.started_ms,
             duration_ms=round(duration_ms),
             blocked_ms=blocked_ms,
-            waited_ms=waited_ms if waited_ms > 0 else 0,
+            waited_ms=max(0, waited_ms),
             chance=ambient.chance(),
         )

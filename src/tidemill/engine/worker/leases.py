@@ -182,7 +182,7 @@ class HandoverPolicy:
         `settled`: how many jobs of this worker the commit settles; `instant`: nodes that take less than a claim does.
         """
         queues, free = self._queues, self._concurrency - self._held() - self.reserved
-        room = free if free > 0 and in_run_tree(self._only, stream.key) else 0
+        room = free if free > 0 and (not self._only or in_run_tree(self._only, stream.key)) else 0
         if self.stopped or not settled + room or (free <= 0 and not self._claimed_lately()):
             return ()
         at_most, anyway = settled + room, settled + room if self.is_only_worker else settled

@@ -524,7 +524,8 @@ class Worker:
     def _settled(self, pending: PendingCommand, answer: CommandOutcome) -> None:
         held: HeldJob = pending.about
         if answer is COMMITTED:
-            self._internal_errors.forget(held.job_key)
+            if self._internal_errors.tries:
+                self._internal_errors.forget(held.job_key)
             if self.listener is not None:
                 tell(self.listener, held, pending.command, self._runs.get(held.lease.stream))
             self._drop(held)

@@ -168,13 +168,9 @@ def begin(builder: DecisionBuilder, command: Began) -> None:
 
 
 def _started(builder: DecisionBuilder, command: Began, act: Activation) -> NodeStarted:
-    at_ms, called_ms = builder.now, command.started_ms
-    if called_ms:
-        # Without min and max, whose calls every attempt would pay for.
-        called_ms = called_ms if called_ms > act.since_ms else act.since_ms
-        at_ms = called_ms if called_ms < at_ms else at_ms
+    now, called_ms = builder.now, command.started_ms
     return NodeStarted(
-        at_ms=at_ms,
+        at_ms=min(now, max(called_ms, act.since_ms)) if called_ms else now,
         node=command.node,
         visit=command.visit,
         index=command.index,
