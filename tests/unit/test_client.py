@@ -12,6 +12,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -401,6 +404,35 @@ def test_an_exception_is_named_by_its_class() -> None:
     error = {"code": "exception", "message": "'missing'", "type": "KeyError"}
     failed = tidemill.RunFailed("r", "FAILED", workflow="w", node="t", error=error)
     assert str(failed) == "run r of w FAILED at node t: KeyError: 'missing' [exception]"
+
+
+@dataclass
+class Bill:
+    total: Decimal
+    due: date
+
+
+@tidemill.workflow
+def bill(cents: int) -> Bill:
+    return priced(cents)
+
+
+@tidemill.task
+def priced(cents: int) -> Bill:
+    return Bill(Decimal(cents) / 100, date(2026, 1, 31))
+
+
+def test_an_output_is_read_as_the_type_that_a_workflow_returns(mill: Tidemill) -> None:
+    run = mill.run(bill, cents=1250)
+    assert run.output == {"total": "12.5", "due": "2026-01-31"}
+    expected = Bill(Decimal("12.5"), date(2026, 1, 31))
+    assert run.output_as(bill) == run.output_as(Bill) == mill.show(run.run_id).output_as(bill) == expected
+    assert run.output_as(dict) == run.output
+    with pytest.raises(tidemill.Rejected, match="is not int: Expected `int`") as raised:
+        run.output_as(int)
+    assert raised.value.code == "output_type"
+    with pytest.raises(tidemill.RunFailed, match="FAILED at node a"):
+        mill.run(FAILING).output_as(Bill)
 
 
 def test_a_run_that_goes_on_is_not_fine_yet(mill: Tidemill) -> None:

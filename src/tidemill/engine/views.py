@@ -11,14 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
 from reprlib import Repr
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args, overload
 
 import msgspec
 
+from tidemill.authoring.decorators import Workflow as AuthoredWorkflow
 from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
 from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.engine.compiled import CompiledWorkflow
-from tidemill.errors import RunFailed
+from tidemill.errors import RunFailed, rejected
+from tidemill.handlers.python.conversion import ConversionError, converter, shown
 from tidemill.kernel.activation import Approval, ApprovalStatus, Vote, Wait, items_merged
 from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Error, Payload
 from tidemill.kernel.jobs import expected_jobs
@@ -27,6 +29,8 @@ from tidemill.kernel.queries import dead_ends
 from tidemill.kernel.spending import NOTHING_SPENT, Spend
 from tidemill.kernel.state import State, Visit, key_at
 from tidemill.stores.contract import Stream
+
+T = TypeVar("T")
 
 WAITING_SHOWN_MAX = 20
 DRAWN_NODES_MAX = 200
@@ -140,6 +144,21 @@ class RunView:
         if self._declared or not isinstance(self.outputs, dict) or len(self.outputs) != 1:
             return self.outputs
         return next(iter(self.outputs.values()))
+
+    @overload
+    def output_as(self, kind: AuthoredWorkflow[..., T]) -> T: ...
+    @overload
+    def output_as(self, kind: type[T]) -> T: ...
+    def output_as(self, kind: Any) -> Any:
+        """`output` as a value of a type; of a decorated workflow, of the type that it returns."""
+        output = self.raise_for_status().output
+        hint = kind.result_hint if isinstance(kind, AuthoredWorkflow) else kind
+        convert = converter(hint)
+        try:
+            return output if convert is None else convert(output)
+        except ConversionError as error:
+            message = f"the output of run {self.run_id} is not {shown(hint)}: {error}"
+            raise rejected("output_type", message, hint="`run.output` is the value as JSON") from None
 
     def raise_for_status(self) -> RunView:
         """Raise `RunFailed`, which names run, node and error, unless the run COMPLETED; else return the run itself."""

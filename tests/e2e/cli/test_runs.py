@@ -65,7 +65,7 @@ def test_commands_that_are_recommended_name_the_store(cli_store: CliStore, monke
     assert cli_store.fine("why", run_id, "--store", cli_store.url).endswith(
         f"→ tidemill runs retry {run_id} --store {cli_store.url}\n"
     )
-    assert f"→ tidemill runs why {run_id} --store {cli_store.url}" in cli_store.fine(
+    assert f"→ what to do about it: tidemill why {run_id} --store {cli_store.url}" in cli_store.fine(
         "runs", "show", run_id, "--store", cli_store.url
     )
 
@@ -73,7 +73,7 @@ def test_commands_that_are_recommended_name_the_store(cli_store: CliStore, monke
 def test_a_run_with_an_odd_name_is_quoted_in_commands(cli_store: CliStore) -> None:
     cli_store.failed(key="order 7; rm *")
     assert cli_store.fine("why", "order 7; rm *").endswith("→ tidemill runs retry 'order 7; rm *'\n")
-    assert "→ tidemill runs why 'order 7; rm *'\n" in cli_store.fine("runs", "show", "order 7; rm *")
+    assert "→ what to do about it: tidemill why 'order 7; rm *'\n" in cli_store.fine("runs", "show", "order 7; rm *")
 
 
 def test_the_document_of_a_run_can_be_published_again(cli_store: CliStore) -> None:
@@ -119,7 +119,7 @@ def test_a_rollback_that_is_not_complete(cli_store: CliStore) -> None:
     why, shown, events = (cli_store.fine("runs", verb, run_id) for verb in ("why", "show", "events"))
     for told in (why, shown, events):
         assert "hotel/1" not in told and "hotel" in told
-    assert shown.endswith(f"→ tidemill runs why {run_id}\n") and "retry" not in shown
+    assert shown.endswith(f"→ what to do about it: tidemill why {run_id}\n") and "retry" not in shown
     assert "no answer [stuck]" in why and why.endswith(f"→ tidemill runs rollback {run_id}\n")
     assert matches(r" RollbackFinished       partial · not undone: hotel$", events)
     assert matches(r" CompensationScheduled  hotel", events)

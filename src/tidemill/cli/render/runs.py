@@ -409,7 +409,7 @@ def _next(session: StoreSession, view: RunView) -> str:
             return session.command("runs", "retry", run_id)
         case "FAILED" | "CANCELLED":
             # What was rolled back is not retried; the explanation says what can be done.
-            return session.command("runs", "why", run_id)
+            return f"what to do about it: {session.command('why', run_id)}"
         case "PAUSED":
             return session.command("runs", "resume", run_id)
         case _:
