@@ -83,6 +83,12 @@ class Rejected(TidemillError):
         return self.problems[0].code
 
 
+def not_ended(run_id: str, seconds: float | None) -> TimeoutError:
+    return TimeoutError(
+        f"run {run_id} has not ended after {seconds:g} s; it continues, and result({run_id!r}) waits again"
+    )
+
+
 def rejected(code: str, message: str, *, path: str = "", hint: str = "") -> Rejected:
     return Rejected(Problem(code=code, message=message, path=path, hint=hint))
 

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from textwrap import dedent
@@ -435,6 +435,76 @@ def test_an_output_is_read_as_the_type_that_a_workflow_returns(mill: Tidemill) -
         mill.run(FAILING).output_as(Bill)
 
 
+@tidemill.task
+def halved(cents: int) -> int:
+    if cents % 2:
+        raise ValueError(f"{cents} is odd")
+    return cents // 2
+
+
+@tidemill.workflow
+def half(cents: int, note: str = "none") -> int:
+    return halved(cents)
+
+
+def test_a_run_tells_what_it_was_started_with(mill: Tidemill) -> None:
+    run = mill.run(half, cents=4)
+    assert run.inputs == mill.show(run).inputs == run.to_dict()["inputs"] == {"cents": 4, "note": "none"}
+    assert tidemill.RunView.from_dict(run.to_dict()) == run
+    older = {name: value for name, value in run.to_dict().items() if name != "inputs"}
+    assert tidemill.RunView.from_dict(older).inputs is None, "from a server that does not send them"
+
+
+def test_a_comparison_sees_inputs_and_errors(mill: Tidemill) -> None:
+    first, second, again = mill.run(half, cents=1), mill.run(half, cents=3), mill.run(half, cents=1)
+    found = mill.compare(first, second)
+    assert (found.same, found.inputs_same, found.first_divergence) == (False, False, "halved")
+    assert found.inputs == ({"cents": 1, "note": "none"}, {"cents": 3, "note": "none"})
+    assert mill.compare(first, again).same
+    twin = mill.run(half, cents=8)
+    found = mill.compare(mill.run(half, cents=8, note="other"), twin)
+    assert (found.same, found.inputs_same, found.outputs_same, found.first_divergence) == (False, False, True, None)
+
+
+def test_a_run_is_given_by_its_id_or_as_what_a_verb_returned(mill: Tidemill) -> None:
+    run = mill.run(half, cents=4)
+    (row,) = mill.find(label=None).rows
+    assert mill.show(run) == mill.show(row) == mill.show(run_id=run) == mill.result(run) == run
+    assert mill.why(run) == mill.why(run.run_id) and mill.events(row) == mill.events(run.run_id)
+    assert (
+        mill.bulk("retry", run_ids=[run], dry_run=True).runs
+        == mill.bulk("retry", run_ids=run.run_id, dry_run=True).runs
+    )
+    for verb in (mill.show, mill.cancel, mill.why, mill.logs, mill.result, mill.retry):
+        for wrong in (["a"], None, 7):
+            with pytest.raises(tidemill.Rejected, match="a run is given by its id, or as what") as raised:
+                verb(wrong)
+            assert raised.value.code == "run_id_invalid"
+
+
+def test_a_timeout_is_checked_before_the_run_starts(mill: Tidemill) -> None:
+    with pytest.raises(tidemill.Rejected, match="a number of seconds or a timedelta, not str"):
+        mill.run(half, cents=2, timeout="5s")
+    assert mill.count() == 0
+    assert mill.run(half, cents=2, timeout=timedelta(seconds=30)).ok
+    mill.publish(ASLEEP)
+    nap = mill.start("asleep", deadline_seconds=timedelta(hours=1))
+    with pytest.raises(TimeoutError, match=f"run {nap} has not ended after 0.01 s; it continues"):
+        mill.result(nap, timeout=timedelta(milliseconds=10))
+    mill.cancel(nap)
+
+
+def test_a_misspelt_option_is_not_taken_for_an_input(mill: Tidemill) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lables': did you mean labels"):
+        mill.run(half, {"cents": 2}, lables={"a": "b"})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'cents': give the inputs as one mapping"):
+        mill.run(HELLO, cents=2)
+    with pytest.raises(tidemill.Rejected, match=r"is text, not list .*run one query for each value"):
+        mill.find(status=["failed"])
+    with pytest.raises(tidemill.Rejected, match="at least one row"):
+        mill.find(limit="a")
+
+
 def test_a_run_that_goes_on_is_not_fine_yet(mill: Tidemill) -> None:
     mill.publish(ASLEEP)
     run_id = mill.start("asleep", key="nap")
@@ -708,7 +778,7 @@ def test_a_path_is_that_of_a_sqlite_file(tmp_path: Path) -> None:
         with tidemill.open(path):
             assert path.is_file()
     with pytest.raises(tidemill.Rejected) as refused:
-        tidemill.open(3)  # type: ignore[arg-type]
+        tidemill.open(3)
     assert refused.value.code == "store_unknown" and "sqlite:///FILE" in refused.value.problems[0].hint
 
 

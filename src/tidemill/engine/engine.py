@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import wraps
+from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeGuard, TypeVar, cast, overload
 
 from tidemill.agents.port import AgentPort
@@ -39,7 +41,7 @@ from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import COLLECT_EVERY_MS, BlobService
 from tidemill.engine.services.bulk import BulkService
 from tidemill.engine.services.concurrency import ConcurrencyService, KnownLimits
-from tidemill.engine.services.context import ServiceContext
+from tidemill.engine.services.context import ServiceContext, run_id_of
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.maintenance import MaintenanceService
@@ -49,6 +51,7 @@ from tidemill.engine.services.tenant_services import SharedParts, TenantServices
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import Document, WorkflowService
 from tidemill.engine.turn import TurnLoop
+from tidemill.engine.validation import timeout_of
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.instrumentation import Instrumentation, measured
 from tidemill.engine.worker.leases import WorkerOptions
@@ -73,14 +76,29 @@ FunctionT = TypeVar("FunctionT", bound=Function)
 
 TENANTS_KEPT = 1_000
 """Tenants whose services an engine keeps."""
+START_OPTIONS = ("key", "labels", "timeout", "submitted_by", "correlation_id", "deadline_seconds", "traceparent")
+RUN_IDS = ("run_id", "other_id")
+"""The first parameters of the verbs that act on runs."""
 
 
 def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Engine, P], T]:
-    """A verb of the engine that calls a method of one of its services, or of what stands for that service."""
+    """A verb of the engine that calls a method of one of its services, or of what stands for that service.
+
+    Where a run id is wanted, a view or a row of the run will do.
+    """
+    parameters = signature(method).parameters
+    ids = [name for name in RUN_IDS if name in parameters]
+    optional = any(parameters[name].default is None for name in ids)
 
     @wraps(method)
     def call(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
+        verb = getattr(getattr(self, service), method.__name__)
+        if not ids:
+            return cast(T, verb(*args, **kwargs))
+        first = map(run_id_of, args[: len(ids)])
+        named = {name: kwargs[name] for name in ids if name in kwargs}
+        found = {name: None if given is None and optional else run_id_of(given) for name, given in named.items()}
+        return cast(T, verb(*first, *args[len(ids) :], **{**kwargs, **found}))
 
     return call
 
@@ -426,10 +444,13 @@ class Engine:
         workflow written in Python are published first; the latter takes its inputs by name too: `start(report, n=3)`.
         """
         flow = None if isinstance(workflow, str) else authored(workflow)
+        if arguments and (flow is None or inputs is not None):
+            name = next(iter(arguments))
+            near = get_close_matches(name, START_OPTIONS, n=1)
+            meant = f"did you mean {near[0]}?" if near else "give the inputs as one mapping"
+            raise TypeError(f"unexpected keyword argument {name!r}: {meant}")
         if flow is not None:
             inputs = flow.run_inputs(inputs, arguments)
-        elif arguments:
-            raise TypeError(f"unexpected keyword argument {next(iter(arguments))!r}: give the inputs as a mapping")
         return await self.runs.start(
             workflow if _is_name(workflow) else await self._published_as(workflow),
             inputs,
@@ -496,8 +517,9 @@ class Engine:
         `workflow`, `inputs`, `key` and `labels` are those of `start`. After `timeout` seconds (`timeout_s` is the same)
         it raises TimeoutError, which names the run; the run continues all the same.
         """
+        seconds = timeout_of(timeout, timeout_s)
         run_id = await self.start(workflow, inputs, key=key, labels=labels, **arguments)
-        return await self.result(run_id, timeout=timeout, timeout_s=timeout_s)
+        return await self.result(run_id, timeout=seconds)
 
     @overload
     def register(self, function: FunctionT, /) -> FunctionT: ...

@@ -184,7 +184,8 @@ class _Reader:
         if name == "workflow" and isinstance(value, str) and "@" in value:
             name = "version"
         if not isinstance(value, str):
-            self.problem("query_value_invalid", path, f"`{name}` is text, not {type(value).__name__}")
+            message, hint = f"`{name}` is text, not {type(value).__name__}", "run one query for each value"
+            self.problem("query_value_invalid", path, message, hint if isinstance(value, list | tuple | set) else "")
         elif not value and name in (*FIELDS, *_DAYS):
             self.problem("query_value_invalid", path, f"`{name}:` has no value", f"write {name}:VALUE")
         elif name in _CHOICES:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -183,10 +184,30 @@ def check_run_id(run_id: Any) -> None:
         raise rejected("run_key_invalid", message, hint=f"choose another key, such as {run_id.strip('.') or 'run'}-1")
 
 
+def check_limit(limit: Any) -> None:
+    if not isinstance(limit, int) or limit < 1:
+        message = f"a page has at least one row, not {limit!r}"
+        raise rejected("limit_invalid", message, path="/limit", hint="ask for 1 or more")
+
+
+def timeout_of(*given: Any) -> float | None:
+    """The seconds that a caller waits, given as a number or a timedelta: the first that is not None."""
+    seconds = next((_seconds(each) for each in given if each is not None), None)
+    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
+        message = f"a time-out is a number of seconds or a timedelta, not {type(seconds).__name__}"
+        raise rejected("timeout_invalid", message, path="/timeout", hint="write timeout=30")
+    return seconds
+
+
+def _seconds(given: Any) -> Any:
+    return given.total_seconds() if isinstance(given, timedelta) else given
+
+
 def check_deadline(seconds: Any) -> int | None:
     """The milliseconds that a run may take; None sets no limit."""
     if seconds is None:
         return None
+    seconds = _seconds(seconds)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.001 <= seconds <= SECONDS_MAX:
         message = "a deadline is a number of seconds from 0.001 to ten years"
         raise rejected("deadline_invalid", message, path="/deadline_seconds", hint="leave it out for none")

@@ -74,6 +74,7 @@ class RunView:
         "created_ms": _INTEGER,
         "last_event_ms": _INTEGER,
         "status": {"type": "string", "enum": list(RunStatus)},
+        "inputs": {},
         "outputs": {},
         "error": {"type": ["object", "null"]},
         "rollback": {"type": "object"},
@@ -93,6 +94,8 @@ class RunView:
     def __init__(self, run_id: str, state: State, outputs: Any, nodes: dict[str, dict[str, Any]]) -> None:
         self.run_id = run_id
         self.status = RunStatus(state.status)
+        self.inputs: Any = None
+        """What the run was started with, defaults included."""
         self.outputs = outputs
         """By name, or as the workflow declares them; None unless the run COMPLETED."""
         self.outputs_missing = ""
@@ -220,7 +223,8 @@ class RunView:
         """The run that `to_dict` has shown; it has no graph for a picture."""
         view = cls.__new__(cls)
         for name in _RUN_FIELDS:
-            setattr(view, name, shown[name])
+            # A server of an earlier version does not send the inputs.
+            setattr(view, name, shown.get(name) if name == "inputs" else shown[name])
         view.status, view.waiting_for = RunStatus(shown["status"]), tuple(shown["waiting_for"])
         view.stuck, view.outputs_missing = shown.get("stuck", ""), shown.get("outputs_missing", "")
         view.spent = shown.get("spent", {})
@@ -242,9 +246,9 @@ class RunView:
 
 
 _RUN_FIELDS = (
-    "run_id", "workflow", "version", "revision", "status", "outputs", "error", "counter", "events", "rollback",
-    "failed_node", "waiting_for", "created_ms", "ended_ms", "last_event_ms", "submitted_by", "labels", "parent",
-    "forked_from", "nodes",
+    "run_id", "workflow", "version", "revision", "status", "inputs", "outputs", "error", "counter", "events",
+    "rollback", "failed_node", "waiting_for", "created_ms", "ended_ms", "last_event_ms", "submitted_by", "labels",
+    "parent", "forked_from", "nodes",
 )  # fmt: skip
 _APPROVAL_FIELDS = (
     "status", "title", "description", "form", "approvers", "quorum", "four_eyes", "requester", "requested_ms",
@@ -409,7 +413,7 @@ def error_view(error: Error | None) -> dict[str, Any] | None:
 async def view_run(
     stream: Stream, state: State, flow: CompiledWorkflow, blobs: Blobs, *, gaps: bool = False, values: bool = True
 ) -> RunView:
-    """Build the view of a run; values stored as blobs are loaded, and without `values` all outputs are null.
+    """Build the view of a run; values stored as blobs are loaded, and without `values` inputs and outputs are null.
 
     With `gaps` a value whose blob is lost is null, with the reason beside it: the rest of the run is intact. Without,
     the loss raises.
@@ -420,10 +424,13 @@ async def view_run(
     outputs, missing = await _outputs(stream, state, workflow, nodes, blobs, gaps=gaps) if values else (None, "")
     view = RunView(stream.key, state, outputs, nodes)
     view.graph = workflow
+    lost = ""
+    if values:
+        view.inputs, lost = await _value(stream, state.inputs, blobs, gaps=gaps)
     view.traces = {name: (visit.duration_ms, visit.edges_taken) for name, visit in state.cells.items()}
     view.outputs_missing = missing
     view.waiting_for = waiting_for(workflow, state) if state.live else ()
-    view.warnings = dead_ends(workflow, state)
+    view.warnings = dead_ends(workflow, state) + ((f"the inputs are missing: {lost}",) if lost else ())
     return view
 
 

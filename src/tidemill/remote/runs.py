@@ -31,8 +31,9 @@ from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.run_actions import UNSET
 from tidemill.engine.services.runs import LAST, RunPage, RunService
+from tidemill.engine.validation import timeout_of
 from tidemill.engine.views import RunView
-from tidemill.errors import Problem, Rejected, ServerUnavailable, Unavailable, rejected
+from tidemill.errors import Problem, Rejected, ServerUnavailable, Unavailable, not_ended, rejected
 from tidemill.kernel.model import decode_workflow
 from tidemill.observability.tracing import current_traceparent, traceparent_of
 from tidemill.remote.connection import PATIENCE_S, TIMEOUT_S, CutOff, frames, pause_s, received
@@ -206,7 +207,7 @@ class RemoteRuns(RemoteService):
         timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
         timeout_s: float | None = None,
     ) -> RunView:
-        seconds = timeout_s if timeout is None else timeout
+        seconds = timeout_of(timeout, timeout_s)
         loop = asyncio.get_running_loop()
         until = None if seconds is None else loop.time() + seconds
         path = f"/runs/{quote(run_id, safe='')}/result"
@@ -216,8 +217,7 @@ class RemoteRuns(RemoteService):
             if response.status_code != 202:
                 return RunView.from_dict(msgspec.json.decode(response.content))
             if until is not None and loop.time() >= until:
-                again = f"it continues, and result({run_id!r}) waits again"
-                raise TimeoutError(f"run {run_id} has not ended after {seconds:g} s; {again}")
+                raise not_ended(run_id, seconds)
 
     async def follow(
         self, run_id: str, after: int = 0, *, live: bool = False, awaited: bool = False

@@ -38,8 +38,8 @@ async def test_a_view_is_plain_json(mill: Cluster, ledger: Ledger) -> None:
     shown = (await worker.engine.show(run_id)).to_dict()
     assert json.loads(json.dumps(shown)) == shown
     assert list(shown) == [
-        "run_id", "workflow", "version", "revision", "status", "outputs", "error", "counter", "events", "rollback",
-        "failed_node", "waiting_for", "created_ms", "ended_ms", "last_event_ms", "submitted_by",
+        "run_id", "workflow", "version", "revision", "status", "inputs", "outputs", "error", "counter", "events",
+        "rollback", "failed_node", "waiting_for", "created_ms", "ended_ms", "last_event_ms", "submitted_by",
         "labels", "parent", "forked_from", "nodes",
     ]  # fmt: skip
     assert shown["nodes"]["m"]["items"] == {"count": 2, "done": 1, "failed": 0}

@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document be1663f2c882650c.
+// Made by `make web-types` from the OpenAPI document 140255ad28a2e165.
 
 export interface paths {
     "/livez": {
@@ -2874,6 +2874,7 @@ export interface components {
             last_event_ms?: number;
             /** @enum {string} */
             status?: "RUNNING" | "PAUSED" | "COMPLETED" | "FAILED" | "CANCELLED";
+            inputs?: unknown;
             outputs?: unknown;
             error?: Record<string, never> | null;
             rollback?: Record<string, never>;
@@ -3427,8 +3428,10 @@ export interface components {
             left: string;
             right: string;
             same: boolean;
+            inputs_same: boolean;
             outputs_same: boolean;
             first_divergence: string | null;
+            inputs: unknown[];
             nodes: {
                 [key: string]: unknown;
             }[];

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import IO, Any
@@ -319,6 +319,7 @@ def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "waits for", names(shown.get("waiting_for") or (), NAME_COLUMNS)
     yield "by", shown.get("submitted_by")
     yield "labels", label_words(shown["labels"], NAME_COLUMNS)
+    yield "inputs", snippet(shown["inputs"], columns()) if shown["inputs"] else None
     yield "spent", spending_words(shown.get("spent"))
     yield "parent", shown.get("parent")
     if shown.get("forked_from"):
@@ -481,17 +482,20 @@ def print_comparison(run_id: str, other_id: str, found: Comparison) -> None:
     nodes = found.nodes
     different = [node for node in nodes if not node["same"]]
     print_facts((("left", run_id), ("right", other_id)))
-    if different:
+    lines = list(_both_sides("(inputs)", _apart("input", *found.inputs)))
+    lines += [line for node in different[:DIFFERENCES_SHOWN_MAX] for line in _differing(node)]
+    if lines:
         print()
         heads = (Column("NODE", gives=True), Column("LEFT", gives=True), Column("RIGHT", gives=True))
-        print_table(heads, (line for node in different[:DIFFERENCES_SHOWN_MAX] for line in _differing(node)))
+        print_table(heads, lines)
         print()
     if len(different) > DIFFERENCES_SHOWN_MAX:
         print_hint(f"{len(different) - DIFFERENCES_SHOWN_MAX} more differ; --json lists them all")
     same = counted(len(nodes) - len(different), "node")
     first = f"first difference at {found.first_divergence} · " if found.first_divergence else ""
+    inputs = "the same inputs" if found.inputs_same else "other inputs"
     outputs = "the same outputs" if found.outputs_same else "other outputs"
-    print(sanitize(f"{first}{len(different)} different, {same} the same · {outputs}"))
+    print(sanitize(f"{first}{len(different)} different, {same} the same · {inputs}, {outputs}"))
 
 
 def _differing(node: Mapping[str, Any]) -> Iterator[Line]:
@@ -501,15 +505,16 @@ def _differing(node: Mapping[str, Any]) -> Iterator[Line]:
     if left is None or right is None:
         yield Line((name, *(ABSENT if side is None else str(side.get("status", "")) for side in (left, right))))
         return
-    room, facts = columns() // 2, ("status", "visits", "attempts", "error", "output")
-    pairs = (pair for field in facts for pair in _apart(field, left.get(field), right.get(field)))
+    sides = [node | {"error": error_words(node["error"]) if node.get("error") else None} for node in (left, right)]
+    facts = ("status", "visits", "attempts", "error", "output")
+    yield from _both_sides(name, (pair for fact in facts for pair in _apart(fact, *(side.get(fact) for side in sides))))
+
+
+def _both_sides(name: str, pairs: Iterable[tuple[str, Any, Any]]) -> Iterator[Line]:
+    room = columns() // 2
     for field, *values in islice(pairs, FIELDS_SHOWN_MAX):
-        yield Line((name, *(f"{field} {_side(field, value, room)}" for value in values)))
+        yield Line((name, *(f"{field} {snippet(value, room)}" for value in values)))
         name = ""
-
-
-def _side(field: str, value: Any, room: int) -> str:
-    return snippet(error_words(value) if field == "error" and isinstance(value, dict) else value, room)
 
 
 def _apart(field: str, left: Any, right: Any, depth: int = 0) -> Iterator[tuple[str, Any, Any]]:

@@ -15,7 +15,8 @@ from tidemill.engine.maintenance.blob_gc import GRACE_MS, YOUNG_MS, BlobPlaceOwn
 from tidemill.engine.maintenance.blob_gc import collect as collect_garbage
 from tidemill.engine.maintenance.reindex import Indexer
 from tidemill.engine.maintenance.schedule import Cursor
-from tidemill.engine.services.context import LIMIT_HINT, ServiceContext
+from tidemill.engine.services.context import ServiceContext
+from tidemill.engine.validation import check_limit
 from tidemill.errors import rejected
 from tidemill.handlers.contract import Blob, Fail
 from tidemill.stores.contract import Stream
@@ -95,8 +96,7 @@ class BlobService:
         self, *, state: BlobState | None = None, after: str | None = None, limit: int = 50
     ) -> tuple[list[BlobInfo], str | None]:
         """Blobs by digest, and the cursor of the next page."""
-        if limit < 1:
-            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
+        check_limit(limit)
         if after is not None and not is_digest(after):
             raise rejected("bad_cursor", "the next page starts after a digest", path="/after", hint=DIGEST_HINT)
         found: list[BlobInfo] = []

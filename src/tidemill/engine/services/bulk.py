@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from tidemill.engine.services.context import run_id_of
 from tidemill.engine.services.runs import RunService
 from tidemill.errors import Rejected, offered, rejected
 
@@ -55,8 +56,8 @@ class BulkService:
     ) -> BulkOutcome:
         """Apply an action to all runs that a query finds, newest first, at most `limit`; each separately.
 
-        `run_ids` names the runs instead. A run that refuses does not stop the others. With `dry_run` nothing is done,
-        and the outcome says which runs would refuse now.
+        `run_ids` names the runs instead, by id or as rows. A run that refuses does not stop the others. With `dry_run`
+        nothing is done, and the outcome says which runs would refuse now.
         """
         if action not in get_args(BulkAction):
             hint = offered(str(action), get_args(BulkAction))
@@ -68,7 +69,8 @@ class BulkService:
             message = f"an action is applied to at least one run, not {limit}"
             raise rejected("limit_invalid", message, path="/limit", hint="leave it out for 1,000")
         if run_ids:
-            named = list(dict.fromkeys(run_ids))
+            given = [run_ids] if isinstance(run_ids, str) else run_ids
+            named = list(dict.fromkeys(map(run_id_of, given)))
             rows = [(run_id, "", "") for run_id in named[:limit]]
             more = len(named) > len(rows)
         elif query.strip():

@@ -24,7 +24,7 @@ from tidemill.engine.maintenance.audit_chain import require_actor, waiting_row
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.services.concurrency import KnownLimits
 from tidemill.engine.turn import TurnLoop
-from tidemill.engine.validation import check_command_id, check_words, packed
+from tidemill.engine.validation import check_command_id, check_limit, check_words, packed
 from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import Isolation, render
@@ -38,9 +38,17 @@ from tidemill.kernel.state import State, peek_at
 from tidemill.security.secrets import RedactedSecrets
 from tidemill.stores.contract import Commit, Page, Row, Store, Stream, Tail, cursor_at, place_of
 
-LIMIT_HINT = "ask for 1 or more"
 SUMMARIES_AT_ONCE = 2
 """Other requests wait for a slice of each that is under way."""
+
+
+def run_id_of(run: object) -> str:
+    """The id of a run that is given as its id, or as a view or row of it."""
+    run_id = run if isinstance(run, str) else getattr(run, "run_id", None)
+    if isinstance(run_id, str):
+        return run_id
+    message = f"a run is given by its id, or as what `run`, `show` or `find` returned, not as {type(run).__name__}"
+    raise rejected("run_id_invalid", message, path="/run_id", hint="`mill.find()` lists runs")
 
 
 @dataclass(slots=True)
@@ -194,8 +202,7 @@ class ServiceContext:
         before: int | None = None,
     ) -> Page:
         """A page of rows; `since` and `before` bound their sort, along which a store walks from the newest down."""
-        if limit < 1:
-            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
+        check_limit(limit)
         if before is not None:
             after = cursor_at((before, "") if after is None else min((before, ""), place_of(after)))
         page = await self.store.find(self.tenant, kind, terms, after=after, limit=limit)

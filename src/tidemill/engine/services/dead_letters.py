@@ -9,11 +9,11 @@ import msgspec
 
 from tidemill.engine.index_rows import DEAD_LETTER, DeadLetterRow, read_dead_letter_row
 from tidemill.engine.run_query import checked_terms
-from tidemill.engine.services.context import LIMIT_HINT, ServiceContext, at_index
+from tidemill.engine.services.context import ServiceContext, at_index
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.run_actions import UNSET
 from tidemill.engine.services.runs import RunService
-from tidemill.engine.validation import check_place
+from tidemill.engine.validation import check_limit, check_place
 from tidemill.engine.views import error_view
 from tidemill.errors import Rejected, rejected
 from tidemill.kernel.commands import CloseDeadLetter, Retry
@@ -131,10 +131,7 @@ class DeadLetterService:
         patched with it first. `dry_run` only counts. No further run is retried once `limit` letters are handled;
         a run is retried with all of its dead letters, and a run that refuses does not count.
         """
-        if limit < 1:
-            raise rejected(
-                "limit_invalid", f"the limit must be at least 1, not {limit}", path="/limit", hint=LIMIT_HINT
-            )
+        check_limit(limit)
         if config is not UNSET:
             operations = _corrected(node, config, operations)
         terms = _terms(run_id, node, workflow, code)

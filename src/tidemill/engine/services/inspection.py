@@ -186,9 +186,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     left: str
     right: str
     same: bool
+    """Whether inputs, status, outputs and all nodes are the same."""
+    inputs_same: bool = True
     outputs_same: bool
     first_divergence: str | None
     """The first node, in the order in which the left run ended them, that did not come out the same."""
+    inputs: tuple[Any, Any] = (None, None)
+    """Of the left run, and of the right one."""
     nodes: tuple[dict[str, Any], ...]
 
 
@@ -480,15 +484,17 @@ class InspectionService:
         left, right = await self.show(run_id), await self.show(other_id)
         order = [step["node"] for step in await self.path(run_id)]
         names = [*dict.fromkeys([*order, *left.nodes, *right.nodes])]
-        nodes = tuple(_compared(name, left.nodes.get(name), right.nodes.get(name)) for name in names)
+        nodes = tuple(_compared(name, left, right) for name in names)
         apart = [node["node"] for node in nodes if not node["same"]]
-        outputs_same = bool(left.outputs == right.outputs)
+        inputs_same, outputs_same = bool(left.inputs == right.inputs), bool(left.outputs == right.outputs)
         return Comparison(
             left=run_id,
             right=other_id,
-            same=not apart and outputs_same and left.status == right.status,
+            same=not apart and inputs_same and outputs_same and left.status == right.status,
+            inputs_same=inputs_same,
             outputs_same=outputs_same,
             first_divergence=apart[0] if apart else None,
+            inputs=(left.inputs, right.inputs),
             nodes=nodes,
         )
 
@@ -567,6 +573,15 @@ class InspectionService:
                 await self._context.ambient.sleep(LOOK_EVERY_MS)
 
 
-def _compared(name: str, left: dict[str, Any] | None, right: dict[str, Any] | None) -> dict[str, Any]:
-    same = left is not None and right is not None and all(left[key] == right[key] for key in ("status", "output"))
-    return {"node": name, "same": same, "left": left, "right": right}
+def _compared(name: str, left: RunView, right: RunView) -> dict[str, Any]:
+    sides = left.nodes.get(name), right.nodes.get(name)
+    same = None not in sides and _outcome(left, name) == _outcome(right, name)
+    return {"node": name, "same": same, "left": sides[0], "right": sides[1]}
+
+
+def _outcome(view: RunView, name: str) -> tuple[Any, ...]:
+    """How a node came out: a message that names its run is the same in another run."""
+    node = view.nodes[name]
+    error = node["error"] or {}
+    message = error.get("message", "").replace(view.run_id, "")
+    return node["status"], node["output"], error.get("code"), error.get("type"), message

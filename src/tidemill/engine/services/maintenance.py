@@ -15,8 +15,9 @@ from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reindex import Indexer, Reindexed, all_rows, all_streams, rows_of
 from tidemill.engine.maintenance.retention import RESTORED, RetentionSweep, SweepResult
 from tidemill.engine.maintenance.verify import Auditor, AuditReport, Finding, RunAudit, index_findings, missing_logs
-from tidemill.engine.services.context import LIMIT_HINT, ServiceContext
+from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.services.workers import WorkerService
+from tidemill.engine.validation import check_limit
 from tidemill.engine.versions import WORKFLOW
 from tidemill.errors import rejected
 from tidemill.stores.contract import Commit, Committed, Row, Stream, Tail
@@ -169,8 +170,7 @@ class MaintenanceService:
 
     async def archive_list(self, *, workflow: str | None = None, limit: int = 50) -> ArchivePage:
         """Archived runs, the latest months first, and the names of entries that cannot be read."""
-        if limit < 1:
-            raise rejected("limit_invalid", f"a page has at least one row, not {limit}", path="/limit", hint=LIMIT_HINT)
+        check_limit(limit)
         return await ArchiveReader(self._open_archive(), self._context.tenant).page(workflow, limit)
 
     async def archive_show(self, run_id: str) -> tuple[ArchiveEntry, list[dict[str, Any]]]:

@@ -37,11 +37,12 @@ from tidemill.engine.validation import (
     check_run_id,
     check_words,
     checked_inputs,
+    timeout_of,
     with_defaults,
 )
 from tidemill.engine.versions import Version, split_reference
 from tidemill.engine.views import RunView, view_run
-from tidemill.errors import Problem, Rejected, Unavailable, rejected
+from tidemill.errors import Problem, Rejected, Unavailable, not_ended, rejected
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.commands import AnyCommand, Start
 from tidemill.kernel.events import Payload, RollbackFinished, RunCancelled, RunCompleted, RunFailed
@@ -365,15 +366,14 @@ class RunService(RunActions):
 
         After `timeout` seconds (`timeout_s` is the same) it raises TimeoutError; the run continues all the same.
         """
-        seconds = timeout_s if timeout is None else timeout
+        seconds = timeout_of(timeout, timeout_s)
         try:
             async with asyncio.timeout(seconds) as limit:
                 entry = await self._end(run_id)
         except TimeoutError:
             if not limit.expired():
                 raise
-            again = f"it continues, and result({run_id!r}) waits again"
-            raise TimeoutError(f"run {run_id} has not ended after {seconds:g} s; {again}") from None
+            raise not_ended(run_id, seconds) from None
         return await view_run(self._context.stream(run_id), entry.state, entry.flow, self._context.blobs)
 
     async def _end(self, run_id: str) -> CachedRun:

@@ -66,20 +66,21 @@ class InternalErrors:
     """How often jobs of this worker have ended in an internal error."""
 
     def __init__(self) -> None:
-        self.tries: dict[JobKey, int] = {}
+        self._tries: dict[JobKey, int] = {}
 
     def of(self, job_key: JobKey) -> int:
-        return self.tries.get(job_key, 0)
+        return self._tries.get(job_key, 0)
 
     def count(self, job_key: JobKey) -> int:
         """Add one, and return how many there are."""
-        tries = self.tries[job_key] = self.tries.pop(job_key, 0) + 1
-        if len(self.tries) > TRIED_MAX:
-            del self.tries[next(iter(self.tries))]
+        tries = self._tries[job_key] = self._tries.pop(job_key, 0) + 1
+        if len(self._tries) > TRIED_MAX:
+            del self._tries[next(iter(self._tries))]
         return tries
 
     def forget(self, job_key: JobKey) -> None:
-        self.tries.pop(job_key, None)
+        if self._tries:
+            self._tries.pop(job_key, None)
 
 
 def failed_internally(result: Result, error: InternalError) -> Result | None:

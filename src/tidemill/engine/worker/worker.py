@@ -281,19 +281,17 @@ class Worker:
 
     def _acquire(self, lease: Lease) -> HeldJob:
         job_key = (lease.stream, lease.key)
-        held = HeldJob(lease, task_of(lease.body), job_key)
-        earlier = self._held_jobs.setdefault(job_key, held)
-        if earlier is not held:
-            self._held_jobs[job_key] = held
-            if earlier.running is not None:
-                # The worker lost the job and claimed it again: the work under the old lease is void.
-                earlier.running.cancel(LEASE_LOST)
+        earlier = self._held_jobs.get(job_key)
+        if earlier is not None and earlier.running is not None:
+            # The worker lost the job and claimed it again: the work under the old lease is void.
+            earlier.running.cancel(LEASE_LOST)
+        held = self._held_jobs[job_key] = HeldJob(lease, task_of(lease.body), job_key)
         return held
 
     def _drop(self, held: HeldJob) -> None:
-        job_key, held_jobs = held.job_key, self._held_jobs
-        if held_jobs.get(job_key) is held:
-            del held_jobs[job_key]
+        job_key = held.job_key
+        if self._held_jobs.get(job_key) is held:
+            del self._held_jobs[job_key]
             self.finished += held.task.kind not in WITHOUT_RUN
             if self._claims.waits:
                 self._claims.wake()
@@ -524,8 +522,7 @@ class Worker:
     def _settled(self, pending: PendingCommand, answer: CommandOutcome) -> None:
         held: HeldJob = pending.about
         if answer is COMMITTED:
-            if self._internal_errors.tries:
-                self._internal_errors.forget(held.job_key)
+            self._internal_errors.forget(held.job_key)
             if self.listener is not None:
                 tell(self.listener, held, pending.command, self._runs.get(held.lease.stream))
             self._drop(held)

@@ -341,9 +341,9 @@ class SqliteStore:
             task.add_done_callback(self._returning.discard)
 
     def _poll_changes(self) -> bool | None:
-        """Notify all if another process has written, and return whether it has; None when the store is closed.
+        """Notify all if another process has written, and say whether it has; None when the store is closed.
 
-        A process that dies notifies nobody, so it is looked for here, and its leases wake the claims.
+        A process that dies sends no notification, so the poller looks for it, and its leases wake the claims.
         """
         if self._writer is None:
             return None
