@@ -191,7 +191,7 @@ class ChildRunMessenger:
                     entry = await self._ask_again(child, entry, f"{AGAIN}{act.attempt}")
         except Rejected as refusal:
             first = refusal.problems[0]
-            return _refused(where, wait.name, Error(first.code, first.message, hint=first.hint))
+            return _refused(where, wait.name, Error(first.code, first.sentence, hint=first.hint))
         if not entry.state.live:
             return await self._ended(child, entry, lost)
         began = {"child": wait.name, "close": wait.close, "attempt": act.attempt, **_content_of(entry.state)}

@@ -18,6 +18,7 @@ from tidemill.blobs.contract import MARKED, Blobs, files_in
 from tidemill.blobs.payloads import NotJson, encode_text, given_text
 from tidemill.engine.attempts.results import as_payload, unknown_file
 from tidemill.errors import Rejected, rejected
+from tidemill.expressions.errors import kind_of
 from tidemill.expressions.limits import deeper_than
 from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.document.fields import SECONDS_MAX
@@ -255,6 +256,9 @@ def check_labels(labels: Any) -> dict[str, str]:
         message, hint = f"labels are a mapping of at most {LABELS_MAX} entries", "labels are for finding runs"
         raise rejected("labels_invalid", message, path="/labels", hint=hint)
     for entry in (*labels.keys(), *labels.values()):
+        if not isinstance(entry, str):
+            message = f"a label's key and value are text, not {kind_of(entry)}"
+            raise rejected("labels_invalid", message, path="/labels", hint='put it in quotes, such as "1"')
         if not _is_text(entry, LABEL_LENGTH_MAX):
             message = f"a label's key and value are one line of at most {LABEL_LENGTH_MAX} characters"
             raise rejected("labels_invalid", message, path="/labels", hint="labels are for finding runs, not for data")

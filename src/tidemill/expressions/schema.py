@@ -8,10 +8,10 @@ declared a wildcard; errors that depend on it are left for the check after rende
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urldefrag
 
 import jsonschema_rs
@@ -50,10 +50,15 @@ PATTERN_BYTES_MAX = 1 << 20
 BACKTRACKS_MAX = 1000
 """Each may cost another pass over the text, so a text of a mebibyte takes about a second at worst."""
 
+QUOTED_MAX = 60
+ELSE = "something else that the schema allows"
 LIGHT_STEPS_MAX = 1000
 LIGHT_STATES_MAX = 100
 
 Wildcard = Callable[[Json], bool]
+Synonyms = Mapping[str, Sequence[str]]
+"""The keys that another word may stand for; the first that a schema has is offered."""
+_NONE: Synonyms = {}
 
 _LOOK = re.compile(r"\(\?<?[=!]|\\(?:[1-9]|k)")
 
@@ -102,7 +107,13 @@ class Schema:
         return ""
 
     def problems(
-        self, value: Json, path: str = "", *, wildcard: Wildcard | None = None, code: str = "schema_mismatch"
+        self,
+        value: Json,
+        path: str = "",
+        *,
+        wildcard: Wildcard | None = None,
+        code: str = "schema_mismatch",
+        synonyms: Synonyms = _NONE,
     ) -> list[Problem]:
         """Report where a value does not match, at most `PROBLEMS_MAX` places."""
         if self.accepts(value):
@@ -119,9 +130,11 @@ class Schema:
             errors = list(islice(known, PROBLEMS_MAX))
         except ValueError as error:
             return [Problem(code=code, message=f"it is not JSON: {shorten(str(error))}", path=path)]
-        return [problem for error in errors for problem in self._problems_of(error, path, code)][:PROBLEMS_MAX]
+        return [problem for error in errors for problem in self._problems_of(error, path, code, synonyms)][
+            :PROBLEMS_MAX
+        ]
 
-    def _problems_of(self, error: ValidationError, path: str, code: str) -> Iterator[Problem]:
+    def _problems_of(self, error: ValidationError, path: str, code: str, synonyms: Synonyms) -> Iterator[Problem]:
         place = _pointer(path, error.instance_path)
         match error.kind:
             case ValidationErrorKind.AdditionalProperties(unexpected) | ValidationErrorKind.UnevaluatedProperties(
@@ -132,12 +145,15 @@ class Schema:
                 known = list(properties) if isinstance(properties, dict) else []
                 for key in unexpected:
                     message = f'there is no key "{shorten(key, 60)}" here'
-                    hint = meant(key, known) or (f"known keys: {shorten(', '.join(known), 200)}" if known else "")
+                    hint = _synonym_hint(key, properties, synonyms) or meant(key, known)
+                    hint = hint or (f"known keys: {shorten(', '.join(known), 200)}" if known else "")
                     yield Problem(code=code, message=message, path=pointer(place, key), hint=hint)
             case ValidationErrorKind.Required(key):
                 at = self._at(error.schema_path[:-1])
+                if _in_another_word(key, error.instance, at, synonyms):
+                    return
                 wanted = at.get("properties", {}).get(key) if isinstance(at, dict) else None
-                hint = f"it takes {_wanted(wanted)}" if isinstance(wanted, dict) else ""
+                hint = f"it takes {_takes(wanted) or ELSE}" if isinstance(wanted, dict) else ""
                 yield Problem(code=code, message=f'the key "{key}" is missing', path=place, hint=hint)
             case ValidationErrorKind.Enum(options):
                 value = error.instance
@@ -150,6 +166,9 @@ class Schema:
                 wanted = ", ".join(map(_wanted, schemas)) if isinstance(schemas, list) else "what the schema allows"
                 message = shorten(f"it is none of: {wanted}", 300)
                 yield Problem(code=code, message=message, path=place, hint=_alternatives(error))
+            case ValidationErrorKind.Type():
+                hint = _object_form(self._at(error.schema_path[:-1]), error.instance)
+                yield Problem(code=code, message=shorten(error.message, 300), path=place, hint=hint)
             case _:
                 yield Problem(code=code, message=shorten(error.message, 300), path=place)
 
@@ -162,6 +181,45 @@ class Schema:
             except (LookupError, TypeError):
                 return None
         return at
+
+
+def _synonym_hint(word: str, properties: Json, synonyms: Synonyms) -> str:
+    for key in synonyms.get(word, ()):
+        if key in (properties or ()):
+            takes = _takes(properties[key])
+            return f'did you mean "{key}"?' + (f" It takes {takes}" if takes else "")
+    return ""
+
+
+def _in_another_word(key: str, value: Json, schema: Json, synonyms: Synonyms) -> bool:
+    """Whether a missing key stands there in a word that the schema refuses, so that one problem is enough."""
+    if not isinstance(schema, dict) or schema.get("additionalProperties") is not False or "patternProperties" in schema:
+        return False
+    return any(key in synonyms.get(word, ()) for word in value if word not in schema.get("properties", {}))
+
+
+def _object_form(schema: Json, value: Json) -> str:
+    """How to write an object where another value stands: under the key that takes such a value, if there is one."""
+    if not isinstance(schema, dict) or "object" not in (schema.get("type"), *_listed(schema.get("type"))):
+        return ""
+    properties, required = schema.get("properties"), _listed(schema.get("required"))
+    if not isinstance(properties, dict) or not properties:
+        return "write {name: value}"
+    names = required or list(properties)
+    # A text is quoted as a whole or not at all: a part of a secret would not be masked.
+    written = msgspec.json.encode(value).decode() if is_small(value, 0, QUOTED_MAX) else "…"
+    fitting = [name for name in names if _is_of_type(value, properties.get(name))] if len(required) < 2 else []
+    forms = [f"{{{name}: {written}}}" for name in fitting[:NAMES_SHOWN_MAX]]
+    return f"write {' or '.join(forms)}" if forms else f"write an object with {shorten(', '.join(names), 200)}"
+
+
+def _listed(value: Json) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_of_type(value: Json, schema: Json) -> bool:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return isinstance(kind, str) and kind in _KINDS and compile_schema({"type": kind}).accepts(value)
 
 
 def compile_schema(schema: Json) -> Schema:
@@ -400,6 +458,13 @@ def _pointer(base: str, steps: Iterable[str | int]) -> str:
     return base
 
 
+def _takes(schema: Json) -> str:
+    """What a key takes, in the words of its schema if it has some; empty if that cannot be said shortly."""
+    described = schema.get("description") if isinstance(schema, dict) else None
+    wanted = shorten(described, 120) if isinstance(described, str) and described else _wanted(schema)
+    return "" if wanted == ELSE else wanted
+
+
 def _wanted(schema: Json) -> str:
     match schema:
         case {"const": value}:
@@ -412,7 +477,7 @@ def _wanted(schema: Json) -> str:
             return _KINDS.get(kind, kind)
         case {"required": [*keys]}:
             return f"an object with {', '.join(map(str, keys))}"
-    return "something else that the schema allows"
+    return ELSE
 
 
 def _alternatives(error: ValidationError) -> str:

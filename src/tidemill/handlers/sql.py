@@ -226,7 +226,12 @@ SQL = NodeType(
     capped=lambda config: config.get("database", STORE) == STORE or is_template(config["database"]),
     config_schema=object_schema(
         ("statement",),
-        database={"type": "string", "minLength": 1, "default": STORE},
+        database={
+            "type": "string",
+            "minLength": 1,
+            "default": STORE,
+            "description": "the name of a database under `[databases]` in tidemill.toml",
+        },
         statement={"type": "string", "minLength": 1, "maxLength": 65_536},
         parameters={"anyOf": [{"type": "array"}, {"type": "object"}]},
     ),

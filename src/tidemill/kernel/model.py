@@ -214,6 +214,8 @@ class ConfigProblem(NamedTuple):
     message: str
     hint: str
     code: str = "config_invalid"
+    warning: bool = False
+    """The document compiles, but this is probably a mistake."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):

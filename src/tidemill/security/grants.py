@@ -20,6 +20,7 @@ _PATTERN = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*(?:\.\*)?(?::(?:{_IDEN
 _PATH = re.compile(rf"{_IDENTIFIER}(?:\.{_IDENTIFIER})*:{_IDENTIFIER}")
 _HOST = r"(?:\*\.)?(?:\[[\da-fA-F:.]+\]|[\w.-]+)"
 _ORIGIN = re.compile(rf"(?:https?|smtps?)://{_HOST}(?::(?:\d{{1,5}}|\*))?|database:[\w-]+|shell")
+_CONSTANT_URL = re.compile(r"(https?://[\w.-]+(?::\d{1,5})?)(?:[/?#]|$)")
 PORTS = {"http": 80, "https": 443, "smtp": 587, "smtps": 465}
 SHELL_ORIGIN = "shell"
 """The origin that stands for commands: they can send a secret anywhere, and print it in any form."""
@@ -123,6 +124,14 @@ def _same_origin(pattern: str, origin: str) -> bool:
     if wanted.host.startswith("*."):
         return given.host.endswith(wanted.host[1:])
     return wanted.host == given.host
+
+
+def origin_in(config: object) -> str:
+    """The origin of the URL that a node's config holds as a constant; empty if there is none."""
+    if not isinstance(config, Mapping):
+        return ""
+    found = _CONSTANT_URL.match(str(config.get("url") or config.get("base_url")))
+    return found[1] if found else ""
 
 
 def read_secret_grants(text: str) -> dict[str, SecretGrant]:

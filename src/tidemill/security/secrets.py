@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tidemill.errors import CONFIG_FILE, TidemillError, Unavailable
-from tidemill.security.grants import SecretGrant
+from tidemill.security.grants import SecretGrant, origin_in
 
 PREFIX = "TIDEMILL_SECRET_"
 VALUE_BYTES_MAX = 65_536
@@ -44,14 +44,14 @@ class SecretMissing(KeyError):
 class SecretNotGranted(TidemillError):
     """The operator has not granted a secret to a workflow."""
 
-    def __init__(self, name: str, workflow: str) -> None:
+    def __init__(self, name: str, workflow: str, origin: str = "") -> None:
         super().__init__(name)
         self.message = f"the operator has not granted the secret {name} to the workflow {workflow}"
-        lines = (
-            f'`workflows = ["{workflow}"]` and `origins = ["https://HOST"]`, the place that it is sent to (or "shell"),'
-        )
+        place = "" if origin else ', the place that it is sent to (or "shell"),'
+        origin = origin or "https://HOST"
+        lines = f'`workflows = ["{workflow}"]` and `origins = ["{origin}"]`{place}'
         self.hint = f"the operator writes {lines} under `[secrets.{name}]` in {CONFIG_FILE}, or sets "
-        self.hint += f"TIDEMILL_SECRET_GRANTS={name}=https://HOST@{workflow}"
+        self.hint += f"TIDEMILL_SECRET_GRANTS={name}={origin}@{workflow}"
 
     def __str__(self) -> str:
         return self.message
@@ -127,10 +127,12 @@ class GrantedSecrets:
 class SecretAccessLog(Mapping[str, str]):
     """The secrets of one attempt; it iterates only over those that the attempt has read."""
 
-    __slots__ = ("_secrets", "_tenant", "_workflow", "lacking", "values_seen")
+    __slots__ = ("_config", "_secrets", "_tenant", "_workflow", "lacking", "values_seen")
 
-    def __init__(self, secrets: Secrets, workflow: str = "", tenant: str = "") -> None:
+    def __init__(self, secrets: Secrets, workflow: str = "", tenant: str = "", config: object = None) -> None:
         self._secrets, self._workflow, self._tenant = secrets, workflow, tenant
+        self._config = config
+        """Of the node, not rendered: a refusal names the origin that stands in it."""
         self.values_seen: dict[str, str] = {}
         self.lacking = False
         """Whether one was asked for that this worker has not, or may not give to the workflow."""
@@ -157,7 +159,7 @@ class SecretAccessLog(Mapping[str, str]):
             grant = None if grants is None else grants.get(name)
             if grants is not None and (grant is None or not grant.serves(self._workflow)):
                 self.lacking = True
-                raise SecretNotGranted(name, self._workflow)
+                raise SecretNotGranted(name, self._workflow, origin_in(self._config))
             known = self._secrets.get(name)
             if known is None:
                 self.lacking = True

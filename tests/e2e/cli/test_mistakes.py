@@ -11,6 +11,10 @@ from tidemill.cli import main
 
 NODE = "name: x\nnodes:\n  - {id: a, type: value, config: 1}\n  - {id: b, type: value, dependencies: [a], %s}\n"
 
+TOP = "name: x\n%s\nnodes: [{id: a, type: value}]\n"
+CONFIG = "name: x\nnodes: [{id: a, type: %s, config: %s}]\n"
+RULE = NODE % "branch: {rules: [{%s}]}"
+
 DOCUMENTS: dict[str, tuple[str, str]] = {
     "nods": ("name: x\nnods: []\n", "line 2, column 1: unknown key `nods`; did you mean `nodes`?"),
     "confg": (NODE % "confg: 1", "did you mean `config`?"),
@@ -63,6 +67,71 @@ DOCUMENTS: dict[str, tuple[str, str]] = {
         f"name: x\nnodes: [{{id: a, type: llm, config: {{model: m, prompt: hi, api_key: sk-{'a1' * 20}}}}}]",
         "write {{ secrets.NAME }}",
     ),
+    "id of a workflow": ("id: x\nnodes: [{id: a, type: value}]", "✗; 1 problem; did you mean `name`?"),
+    "version": (TOP % "version: 1", "`tidemill publish` numbers the versions"),
+    "schedule": (TOP % "schedule: daily", "`tidemill schedules create NAME WORKFLOW --cron …`"),
+    "triggers": (TOP % "triggers: []", "`tidemill schedules create NAME WORKFLOW --cron …`"),
+    "timeout of a workflow": (TOP % "timeout: 3", "limits: {deadline_seconds: …}; defaults: {timeout_seconds: …}"),
+    "params of a workflow": (TOP % "params: {}", "did you mean `inputs`?"),
+    "vars": (TOP % "vars: {}", "declared in `inputs`; a node of type `value`"),
+    "env of a workflow": (TOP % "env: {}", "declared in `inputs`; `shell` has `env`"),
+    "dag": (TOP % "dag: {}", "`name` and `nodes` at the top"),
+    "function beside a type": (NODE % "function: tasks.a", "type: python with config: {function: …}"),
+    "function of a python node": (
+        "name: x\nnodes: [{id: a, type: python, function: 'a:b'}]",
+        "it belongs into `config`: config: {function: …}",
+    ),
+    "cmd of a shell node": ("name: x\nnodes: [{id: a, type: shell, cmd: ls}]", "config: {argv: …}"),
+    "env of a node": (NODE % "env: {}", "a `shell` node has `env` in its `config`"),
+    "parallel": (NODE % "parallel: true", "run side by side; `map`"),
+    "switch": (NODE % "switch: {}", "did you mean `branch`?"),
+    "finally": (NODE % "finally: [a]", "on_error: continue"),
+    "pool": (NODE % "pool: gpu", "did you mean `queue`?"),
+    "schedule of a node": (NODE % "schedule: daily", "tidemill schedules create; `wait_until`"),
+    "start_to_close_timeout": (NODE % "start_to_close_timeout: 3", "did you mean `timeout_seconds`?"),
+    "on_reject": (NODE % "on_reject: [a]", "rejection_path: [node]"),
+    "on_timeout beside config": (
+        "name: x\nnodes: [{id: a, type: human, on_timeout: reject}]",
+        "config: {on_timeout: …}",
+    ),
+    "timeout of an approval": (
+        CONFIG % ("human", "{timeout: 4h}"),
+        'did you mean "timeout_seconds"? It takes a number',
+    ),
+    "cmd": (CONFIG % ("shell", "{cmd: ls}"), '1 problem; did you mean "argv"? It takes a list'),
+    "command": (CONFIG % ("shell", "{command: ls}"), '1 problem; did you mean "argv"? It takes a list'),
+    "dsn": (CONFIG % ("sql", "{dsn: x, statement: SELECT 1}"), "the name of a database under `[databases]`"),
+    "query": (CONFIG % ("sql", "{query: SELECT 1}"), '1 problem; did you mean "statement"?'),
+    "name of a child": (CONFIG % ("workflow", "{name: kid}"), '1 problem; did you mean "workflow"?'),
+    "steps of a pipeline": (CONFIG % ("pipeline", "{steps: []}"), '1 problem; did you mean "pipeline"?'),
+    "input of a pipeline": (CONFIG % ("pipeline", "{input: [], pipeline: []}"), 'did you mean "rows"?'),
+    "type: docker": ("name: x\nnodes: [{id: a, type: docker}]", "webhook, workflow"),
+    "when of a rule": (RULE % "when: 'true', next_nodes: []", "1 problem; did you mean `condition`?"),
+    "next of a rule": (RULE % "condition: 'true', next: [a]", "1 problem; did you mean `next_nodes`?"),
+    "else": (NODE % "branch: {rules: [], else: [a]}", "did you mean `default`?"),
+    "until": (NODE % "loop: {until: 'true', max_iterations: 2}", "1 problem; write the opposite of `until`"),
+    "delay of a loop": (
+        NODE % "loop: {condition: 'true', max_iterations: 2, delay: 3}",
+        "did you mean `delay_seconds`?",
+    ),
+    "delay of a retry": (NODE % "retry: {delay: 3}", "did you mean `backoff_seconds`?"),
+    "concurrency of a map": (NODE % "map: {over: [1], concurrency: 3}", "did you mean `max_parallel`?"),
+    "source and target": (
+        NODE % "config: 1" + "edges: [{source: a, target: b}]\n",
+        "2 problems; did you mean `from`?; did you mean `to`?",
+    ),
+    "a duration": (NODE % "timeout_seconds: 5m", "must be a number; write 300"),
+    "a duration in hours": (NODE % "timeout_hours: 90m", "write 1.5"),
+    "a number in quotes": (NODE % "priority: '3'", "write 3, without quotes"),
+    "retry: three": (NODE % "retry: three", "for example 3, or {max_attempts: 3, backoff_seconds: 5}"),
+    "map: a template": (
+        NODE.replace("config: 1", "config: [1]") % "map: '{{ a.output }}', config: '{{ item }}{{ index }}'",
+        '1 problem; write {over: "{{ a.output }}"}',
+    ),
+    "sleep: 5": (CONFIG % ("sleep", "5"), "write {ms: 5} or {seconds: 5}"),
+    "python: a path": (CONFIG % ("python", "'tasks:a'"), 'write {function: "tasks:a"}'),
+    "args: a list": (CONFIG % ("python", "{function: 'tasks:a', args: [1]}"), "write {name: value}"),
+    "classify: a text": (CONFIG % ("classify", "text"), "write an object with text, labels"),
 }
 
 
@@ -75,6 +144,22 @@ def test_a_document(inside: InProcessCli, tmp_path: Path, case: str) -> None:
     shown = " ".join((refused.out + refused.err).split())
     assert refused.code == main.REFUSED and "Traceback" not in shown
     assert all(part in shown for part in said.split("; ")), shown
+
+
+WARNINGS: dict[str, tuple[str, str]] = {
+    "${{ }}": (NODE % "config: '${{ a.output }}'", "to have the value alone, write {{ a.output }}"),
+    "a dotted function": (CONFIG % ("python", "{function: shop.tasks.a}"), "an import path is written shop.tasks:a"),
+}
+
+
+@pytest.mark.parametrize("case", WARNINGS)
+def test_a_document_with_what_may_be_meant(inside: InProcessCli, tmp_path: Path, case: str) -> None:
+    text, said = WARNINGS[case]
+    file = tmp_path / "flow.yaml"
+    file.write_text(text)
+    ended = inside("validate", str(file))
+    shown = " ".join((ended.out + ended.err).split())
+    assert ended.code == 0 and "1 warning" in shown and said in shown, shown
 
 
 PYTHON = "name: x\nnodes: [{id: a, type: python, retry: {backoff_seconds: 0.01}, config: {function: '%s', args: {%s}}}]"

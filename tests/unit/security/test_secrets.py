@@ -22,6 +22,7 @@ from tidemill.security.secrets import (
     FolderSecrets,
     GrantedSecrets,
     SecretAccessLog,
+    SecretNotGranted,
     SecretUnusable,
 )
 
@@ -118,6 +119,26 @@ def test_a_call_is_judged_by_the_secrets_in_it(monkeypatch: pytest.MonkeyPatch) 
     assert read.forbidden_at("https://a.example", texts=("x", "Bearer the second")) == "B"
     assert read.forbidden_at("https://b.example", texts=("Bearer the first",)) == "A"
     assert read.forbidden_at("https://c.example", texts=()) == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "origin"),
+    [
+        ({"url": "https://api.example.com/v1/{{ inputs.x }}"}, "https://api.example.com"),
+        ({"base_url": "http://127.0.0.1:8080"}, "http://127.0.0.1:8080"),
+        ({"url": "https://{{ inputs.host }}/v1"}, "https://HOST"),
+        ({"url": "https://api.{{ inputs.host }}"}, "https://HOST"),
+        ({"url": "https://user:word@host/"}, "https://HOST"),
+        ({"url": 5}, "https://HOST"),
+        (None, "https://HOST"),
+    ],
+)
+def test_the_hint_for_a_grant_names_the_origin_that_the_config_holds(config: object, origin: str) -> None:
+    read = SecretAccessLog(GrantedSecrets(EnvironmentSecrets(), {}), "billing", config=config)
+    with pytest.raises(SecretNotGranted) as refused:
+        read["CRM"]
+    assert f'`origins = ["{origin}"]`' in refused.value.hint
+    assert refused.value.hint.endswith(f"TIDEMILL_SECRET_GRANTS=CRM={origin}@billing")
 
 
 def test_a_secret_is_found_as_json_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,8 @@ class Attempt:
         self.phase = phase_of(node, visit, task.index)
         self.number = act.attempt if act.running or self.phase != "call" else act.attempt + 1
         """The number of the attempt within its visit or item, from 1; work that does not call the handler has none."""
-        self._disclosed = SecretAccessLog(tools.runtime.secrets, entry.flow.workflow.name, lease.stream.tenant)
+        name, tenant = entry.flow.workflow.name, lease.stream.tenant
+        self._disclosed = SecretAccessLog(tools.runtime.secrets, name, tenant, node.config)
         self._began_ms, self._started = tools.clock(), tools.ambient.monotonic_ms()
 
     @property

@@ -71,7 +71,8 @@ class CompensationAttempt:
         self._undo: CompletedStep = undo
         self._started = tools.ambient.monotonic_ms()
         self.statement: TransactionalStatement | None = None
-        self._disclosed = SecretAccessLog(tools.runtime.secrets, entry.flow.workflow.name, lease.stream.tenant)
+        name, tenant = entry.flow.workflow.name, lease.stream.tenant
+        self._disclosed = SecretAccessLog(tools.runtime.secrets, name, tenant, self._compensator.config)
         self.number = undo.attempt + 1
         self._output = AttemptOutput(tools.runtime.broadcaster, lease, task, self.number, self._disclosed)
         self._spent: Spend | None = None

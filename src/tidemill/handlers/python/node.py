@@ -58,6 +58,18 @@ def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
     return ConfigProblem("/function", message, hint, code=NOT_ALLOWED)
 
 
+def _perhaps_a_path(name: str) -> ConfigProblem | None:
+    """A warning of a dotted path; it may be the name of a function that only workers have registered."""
+    module, dot, attribute = name.rpartition(".")
+    path = f"{module}:{attribute}"
+    if not dot or not is_import_path(path):
+        return None
+    message = f"no function {name} is registered here"
+    return ConfigProblem(
+        "/function", message, f"an import path is written {path}", code="function_unknown", warning=True
+    )
+
+
 def _function_not_granted(name: str) -> ConfigProblem:
     message = f"the operator has not granted the function {name} to this tenant"
     hint = f'the operator adds "{name}" to `functions` under `[tenants.NAME]` in {CONFIG_FILE}'
@@ -118,7 +130,8 @@ def python_handler(
         return _problem(name, imports) if is_path and name not in functions else None
 
     def check(config: Json) -> Iterator[ConfigProblem]:
-        if found := problem(config["function"]):
+        name = config["function"]
+        if found := problem(name) or (None if name in functions else _perhaps_a_path(name)):
             yield found
         yield from _check_limits(config)
 

@@ -20,10 +20,11 @@ from tidemill.expressions.scope import is_template
 from tidemill.kernel.compile import references
 from tidemill.kernel.compile.assemble import Assembly
 from tidemill.kernel.compile.graph import Graph, build_graph, check_graph, find_loops
-from tidemill.kernel.document.fields import node_ids
+from tidemill.kernel.document.fields import NODE, node_ids
 from tidemill.kernel.document.normalize import NormalizedDraft, Use, draft_of, parse_conditions
 from tidemill.kernel.document.problems import DocumentPath, shown
 from tidemill.kernel.document.reader import paused_collector
+from tidemill.kernel.document.synonyms import CONFIG_KEYS, KEYS_AS_TYPES, TYPES, our_key
 from tidemill.kernel.model import ConfigProblem, Json, Limits, NodeType, Workflow
 
 Types = Mapping[str, Sequence[NodeType]]
@@ -32,35 +33,13 @@ UNOFFERED = " (no worker of this store has offered it)"
 UNUSABLE_SHOWN_MAX = 3
 """Unusable node types that a problem names."""
 
-
-OTHER_TYPES = {
-    **dict.fromkeys(("bash", "cmd", "command", "exec", "script", "sh"), "shell"),
-    **dict.fromkeys(("api", "curl", "request", "rest"), "http"),
-    **dict.fromkeys(("delay", "timer", "wait"), "sleep"),
-    **dict.fromkeys(("approval", "approve", "manual", "user_task"), "human"),
-    **dict.fromkeys(("child", "call_workflow", "subflow", "sub_workflow", "subworkflow"), "workflow"),
-    **dict.fromkeys(("chat", "gpt", "openai", "prompt"), "llm"),
-    **dict.fromkeys(("const", "constant", "set"), "value"),
-    **dict.fromkeys(("database", "postgres", "query"), "sql"),
-    **dict.fromkeys(("jinja", "jq"), "transform"),
-    **dict.fromkeys(("lambda", "py"), "python"),
-    **dict.fromkeys(("mail", "smtp"), "email"),
-    **dict.fromkeys(("event", "receive"), "signal"),
-}
-"""What other engines call our node types."""
-KEYS_AS_TYPES = {
-    **dict.fromkeys(("choice", "condition", "gateway", "if", "switch"), "branch"),
-    **dict.fromkeys(("for_each", "foreach", "map"), "map"),
-    **dict.fromkeys(("loop", "repeat", "while"), "loop"),
-    **dict.fromkeys(("join", "parallel"), "join"),
-}
-"""What is a node elsewhere and a key of a node here."""
+TYPES_SHOWN_MAX = 30
 
 
 def _meant_type(name: str) -> str:
     if name in KEYS_AS_TYPES:
-        return f"this is not a node of its own: any node may have the key `{KEYS_AS_TYPES[name]}`"
-    return f"did you mean `{OTHER_TYPES[name]}`?" if name in OTHER_TYPES else ""
+        return f"this is not a node of its own: any node may have the key `{KEYS_AS_TYPES[name][0]}`"
+    return f"did you mean `{TYPES[name][0]}`?" if name in TYPES else ""
 
 
 class TypeTable:
@@ -87,7 +66,8 @@ class TypeTable:
             place.problem("unknown_type_version", "type", f"type `{base}` has no version {major}", hint)
         else:
             hint = _meant_type(base) or place.found.nearest(base, self.types)
-            hint = hint or f"known types: {', '.join(sorted(self.types)[:20])}"
+            more = ", …" if len(self.types) > TYPES_SHOWN_MAX else ""
+            hint = hint or f"known types: {', '.join(sorted(self.types)[:TYPES_SHOWN_MAX])}{more}"
             if self._unusable_types:
                 listed = "; ".join(shown(each, 300) for each in self._unusable_types[:UNUSABLE_SHOWN_MAX])
                 hint += f"; or it is one of those: {listed}"
@@ -113,8 +93,10 @@ class TypeTable:
                     problems += [
                         ConfigProblem(each.path, each.message, each.hint) for each in check_schema(inner, f"/{field}")
                     ]
+            place = draft.place(number)
             for each in problems:
-                draft.place(number).problem(each.code, f"{key}{each.path}", each.message, each.hint)
+                record = place.warning if each.warning else place.problem
+                record(each.code, f"{key}{each.path}", each.message, each.hint)
 
     def _follows_schema(self, draft: NormalizedDraft, number: int, type_: NodeType, config: Json, key: str) -> bool:
         """Whether a configuration follows the schema of its type; records the problems."""
@@ -126,7 +108,9 @@ class TypeTable:
         if schema.accepts(config):
             return True
         place = draft.place(number)
-        found = schema.problems(config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid")
+        found = schema.problems(
+            config, f"{place.path}/{key}", wildcard=is_template, code="config_invalid", synonyms=CONFIG_KEYS
+        )
         place.extend(found)
         return not found
 
@@ -139,6 +123,22 @@ def find_types(draft: NormalizedDraft, table: TypeTable) -> list[NodeType | None
         if name is not None and types[-1] is None:
             table.missing(draft.place(number), name)
     return types
+
+
+def explain_misplaced_keys(draft: NormalizedDraft, types: Sequence[NodeType | None]) -> None:
+    """Say of a node's unknown keys that its type has them in `config`."""
+    if not draft.found.problems:
+        return
+    numbers = {path: number for number, path in enumerate(draft.paths)}
+    for step, problem in enumerate(draft.found.problems):
+        path, _, key = problem.path.rpartition("/")
+        type_ = types[numbers[path]] if problem.code == "unknown_key" and path in numbers else None
+        schema = None if type_ is None else type_.config_schema
+        properties = schema.get("properties", {}) if isinstance(schema, dict) else {}
+        own = key if key in properties or our_key(key, NODE.entries) else our_key(key, properties, CONFIG_KEYS)
+        if own in properties:
+            hint = f"it belongs into `config`: config: {{{own}: …}}"
+            draft.found.problems[step] = msgspec.structs.replace(problem, hint=hint)
 
 
 def find_compensator_types(draft: NormalizedDraft, table: TypeTable) -> dict[int, NodeType]:
@@ -282,6 +282,7 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
         draft.found.refuse()
     clauses = parse_conditions(draft)
     node_types = find_types(draft, table)
+    explain_misplaced_keys(draft, node_types)
     compensators = find_compensator_types(draft, table)
     exits = find_exits(draft, node_types)
     graph = build_graph(draft, exits)

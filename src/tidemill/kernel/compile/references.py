@@ -299,6 +299,9 @@ def template_uses(
         limits.count(text, place, at)
         problems, reach = check_template(text, f"{place.path}/{at}")
         place.extend(problems)
+        if text.startswith("${{") and text.endswith("}}") and text.count("{{") == 1:
+            message = "the `$` before the template is text: it stays before the value"
+            place.warning("dollar_template", at, message, f"to have the value alone, write {shown(text[1:])}")
         use = Use(at, text, reach)
         if not reach.roots <= allowed:
             check_roots(place, use, allowed | {SECRETS} if _is_secret(steps, secret_fields) else allowed, secret_fields)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from tidemill.expressions.scope import RESERVED
+from tidemill.kernel.document import synonyms
 from tidemill.kernel.document.problems import DocumentPath, escaped, shown
 from tidemill.kernel.model import Json
 
@@ -19,11 +20,15 @@ Reader = Callable[[DocumentPath, str, Json], Json]
 
 
 class Table:
-    """The keys of a mapping: spelling to (normal name, reader), in the order of the normal form."""
+    """The keys of a mapping: spelling to (normal name, reader), in the order of the normal form.
 
-    __slots__ = ("entries", "order")
+    `instead` says of keys of other engines what to write, where that is no other key of this mapping.
+    """
 
-    def __init__(self, entries: Mapping[str, tuple[str, Reader]]) -> None:
+    __slots__ = ("entries", "instead", "order")
+
+    def __init__(self, entries: Mapping[str, tuple[str, Reader]], instead: Mapping[str, str] | None = None) -> None:
+        self.instead = instead or {}
         self.order = tuple(dict.fromkeys(name for name, _ in entries.values()))
         rank = {name: rank for rank, name in enumerate(self.order)}
         self.entries = {key: (name, reader, rank[name]) for key, (name, reader) in entries.items()}
@@ -77,50 +82,36 @@ def read_table(place: DocumentPath, raw: Mapping[str, Json], table: Table) -> di
     return read if ordered else {name: read[name] for name in table.order if name in read}
 
 
-OTHER_WORDS = {
-    **dict.fromkeys(("activities", "jobs", "stages", "states", "steps", "tasks"), "nodes"),
-    **dict.fromkeys(("key", "name", "node", "step", "task_id"), "id"),
-    **dict.fromkeys(("kind", "operator", "uses"), "type"),
-    **dict.fromkeys(("after", "depends", "depends_on", "needs", "upstream"), "dependencies"),
-    **dict.fromkeys(("downstream", "next", "then"), "dependents"),
-    **dict.fromkeys(("args", "params", "parameters", "with"), "config"),
-    **dict.fromkeys(("deadline", "timeout", "timeout_s", "timeout_sec"), "timeout_seconds"),
-    **dict.fromkeys(("attempts", "max_attempts", "retries", "retry_policy"), "retry"),
-    **dict.fromkeys(("condition", "if", "only_if", "run_if"), "when"),
-    **dict.fromkeys(("for_each", "foreach", "with_items"), "map"),
-    **dict.fromkeys(("repeat", "until", "while"), "loop"),
-    **dict.fromkeys(("catch", "on_failure"), "on_error"),
-    **dict.fromkeys(("compensate", "undo"), "compensator"),
-    **dict.fromkeys(("trigger_rule", "wait_for"), "join"),
-    **dict.fromkeys(("params_schema", "schema"), "inputs"),
-}
-"""What other engines call our keys; a similar spelling would often lead to another key."""
-
-
 def unknown_key(place: DocumentPath, key: str, table: Table) -> None:
-    known = OTHER_WORDS.get(key, "")
-    hint = f"did you mean `{known}`?" if known in table.entries else place.found.nearest(key, table.entries)
+    known = synonyms.our_key(key, table.entries)
+    hint = f"did you mean `{known}`?" if known else place.found.nearest(key, table.entries)
     # The documented spelling is offered, also where another one that is read is nearer.
     other = next((name for other, (name, _, _) in table.entries.items() if hint == f"did you mean `{other}`?"), "")
     hint = f"did you mean `{other}`?" if other else f"known keys: {', '.join(table.order)}"
+    hint = table.instead.get(key, hint)
     place.problem("unknown_key", escaped(key), f"unknown key `{shown(key)}`", hint)
 
 
 def require(place: DocumentPath, read: Mapping[str, Json], raw: Mapping[str, Json], *keys: str) -> None:
-    """Record missing keys; a key that was given but refused already has its problem."""
+    """Record missing keys; a key that was given but refused, or in another word, already has its problem."""
     for key in keys:
-        if key not in read and raw.get(key) is None:
+        if key not in read and raw.get(key) is None and not any(key in synonyms.KEYS.get(word, ()) for word in raw):
             place.problem("missing_key", "", f"`{key}` is missing")
 
 
-def table_of(**readers: Reader) -> Table:
-    return Table({name: (name, reader) for name, reader in readers.items()})
+def table_of(instead: Mapping[str, str] | None = None, /, **readers: Reader) -> Table:
+    return Table({name: (name, reader) for name, reader in readers.items()}, instead)
 
 
 def mapping_of(table: Table, *required: str) -> Reader:
+    """A reader of mappings; a single required key is offered to an author who wrote only its value."""
+
     def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, dict):
-            return wrong_type(place, key, value, "a mapping")
+            # Only a short text: a document may hold a large value in many places.
+            only = shown(f'"{value[:NAME_LENGTH_MAX]}"') if len(required) == 1 and isinstance(value, str) else "…"
+            form = f"write {{{', '.join(f'{name}: {only}' for name in required)}}}"
+            return wrong_type(place, key, value, "a mapping", form if required else f"keys: {', '.join(table.order)}")
         inner = place.child(key)
         result = read_table(inner, value, table)
         require(inner, result, value, *required)
@@ -147,7 +138,7 @@ def whole(low: int, high: int = COUNT_MAX) -> Reader:
 
     def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, int) or isinstance(value, bool):
-            return wrong_type(place, key, value, "a whole number")
+            return wrong_type(place, key, value, "a whole number", _number_hint(key, value))
         if low <= value <= high:
             return value
         place.problem("out_of_range", key, f"`{key}` is {shown(str(value))}, it must be {low} to {high}")
@@ -161,7 +152,7 @@ def number(low: float, high: float, *, above: bool = False, scale: float = 1) ->
 
     def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, int | float) or isinstance(value, bool):
-            return wrong_type(place, key, value, "a number")
+            return wrong_type(place, key, value, "a number", _number_hint(key, value))
         if low / scale <= value <= high / scale and not (above and value * scale <= low):
             return value if scale == 1 else _scaled(value, scale)
         limit = f"at most {high / scale:,.10g}"
@@ -171,6 +162,25 @@ def number(low: float, high: float, *, above: bool = False, scale: float = 1) ->
         return None
 
     return read
+
+
+_UNITS = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_KEY_UNITS = {"ms": 0.001, "s": 1, "sec": 1, "seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([a-z]*)")
+
+
+def _number_hint(key: str, value: Json) -> str:
+    """What to write for a number in quotes, or for a duration such as `5m` where the key names a unit."""
+    written = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if written is None:
+        return ""
+    amount, unit = float(written[1]), written[2]
+    if not unit:
+        return f"write {amount:.15g}, without quotes"
+    of_key = _KEY_UNITS.get(key.rpartition("_")[2])
+    if unit not in _UNITS or of_key is None:
+        return ""
+    return f"write {_scaled(amount, _UNITS[unit] / of_key):.15g}"
 
 
 def _scaled(value: float, scale: float) -> float:
@@ -302,6 +312,9 @@ def retry(place: DocumentPath, key: str, value: Json) -> Json:
     if isinstance(value, int):
         attempts = _attempts(place, key, value)
         return None if attempts is None else {"max_attempts": attempts}
+    if not isinstance(value, dict):
+        wanted = "a number of attempts or a mapping"
+        return wrong_type(place, key, value, wanted, "for example 3, or {max_attempts: 3, backoff_seconds: 5}")
     return mapping_of(RETRY)(place, key, value)
 
 
@@ -388,6 +401,7 @@ def max_iterations(place: DocumentPath, key: str, value: Json) -> Json:
 
 
 LOOP = table_of(
+    synonyms.OF_LOOP,
     condition=anything,
     max_iterations=max_iterations,
     loop_back_to=text,
@@ -412,6 +426,12 @@ def map_over(place: DocumentPath, key: str, value: Json) -> Json:
 
 
 MAP = table_of(over=map_over, max_parallel=whole(1), tolerate=whole(0))
+
+
+def mapped(place: DocumentPath, key: str, value: Json) -> Json:
+    """A refused map is still one, so that its `item` is not refused, too."""
+    return mapping_of(MAP, "over")(place, key, value) or {}
+
 
 TIMEOUTS = {
     "timeout_seconds": ("timeout_seconds", seconds),
@@ -468,7 +488,7 @@ NODE = Table(
         "when": ("when", anything),
         "join": ("join", join),
         "wait_for_all": ("join", wait_for_all),
-        "map": ("map", mapping_of(MAP, "over")),
+        "map": ("map", mapped),
         "loop": ("loop", switchable(mapping_of(LOOP, "condition", "max_iterations"))),
         "branch": ("branch", switchable(branch)),
         "on_error": ("on_error", on_error),
@@ -479,7 +499,8 @@ NODE = Table(
         "delivery": ("delivery", choice("at_least_once", "at_most_once", hints=_DELIVERY)),
         "queue": ("queue", matching(r"[A-Za-z0-9_.:-]+", "letters, digits, _ . : -")),
         "priority": ("priority", whole(0, 9)),
-    }
+    },
+    synonyms.OF_NODE,
 )
 
 

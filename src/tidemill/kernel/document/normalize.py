@@ -18,7 +18,7 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.expressions import conditions
 from tidemill.expressions.scope import References
-from tidemill.kernel.document import fields
+from tidemill.kernel.document import fields, synonyms
 from tidemill.kernel.document.problems import DocumentPath, ProblemCollector, pointer, shown
 from tidemill.kernel.document.values import check_values
 from tidemill.kernel.model import Json
@@ -152,6 +152,7 @@ def retention(place: DocumentPath, key: str, value: Json) -> Json:
 
 
 DOCUMENT = fields.table_of(
+    synonyms.OF_DOCUMENT,
     name=fields.matching(r"[a-z0-9][a-z0-9-]*", "lower-case letters, digits and -"),
     description=fields.text,
     inputs=fields.anything,
@@ -164,7 +165,7 @@ DOCUMENT = fields.table_of(
     edges=fields.anything,
 )
 
-_EDGE = fields.Table({"from": ("from", fields.text), "to": ("to", fields.text)})
+_EDGE = fields.Table({"from": ("from", fields.text), "to": ("to", fields.text)}, synonyms.OF_EDGE)
 
 
 class NormalizedDraft:

@@ -11,6 +11,7 @@ from tests.fixtures.approvers import LARGE, code_of, human, refused, signal, unc
 from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import chain, document, node
 from tests.fixtures.scripted_functions import Ledger, call
+from tidemill.errors import Rejected
 from tidemill.kernel.events import (
     BlobRef,
     NodeOverridden,
@@ -275,6 +276,8 @@ async def test_labels_change_what_a_run_is_found_by(mill: Cluster) -> None:
     wrong: list[Any] = [{"k": 5}, {"k": "x" * 201}, "text", {str(number): "v" for number in range(101)}]
     for labels in (*wrong, {"k": "\x1b[2J"}, {"a\nb": "v"}, {"k": "\0"}, {"k": "\x85"}):
         assert await unchanged(mill, run_id, worker.engine.relabel(run_id, labels)) == "labels_invalid"
+    with pytest.raises(Rejected, match=r"are text, not a number .* \(put it in quotes"):
+        await worker.engine.relabel(run_id, wrong[0])
 
 
 @simulated

@@ -177,6 +177,7 @@ WARNINGS: list[tuple[str, str, Any]] = [
     ("early_reference", "/nodes/3/config", diamond(join="any", config="{{ b.output }}")),
     ("ignored_key", "/nodes/0/limits", document(node("a", limits={"max_hops": 9}))),
     ("ignored_key", "/nodes/0/config_ref", document(node("a", config_ref="sha256:1", agent_config={}))),
+    ("dollar_template", "/nodes/0/config/a", document(node("a", config={"a": "${{ inputs.price }}"}))),
     (
         "unknown_input",
         "/nodes/0/config",
@@ -448,6 +449,11 @@ def refused(raw: dict[str, Any]) -> tuple[Problem, ...]:
 def test_words_of_other_engines_are_explained(given: dict[str, Any], path: str, hint: str) -> None:
     problems = {problem.path: problem for problem in refused(given)}
     assert hint in problems[path].hint
+
+
+def test_a_dollar_within_a_text_is_no_mistake() -> None:
+    for text in ("from ${{ inputs.a }}", "${{ inputs.a }} to ${{ inputs.b }}", "${{ inputs.a }}.", "$ {{ inputs.a }}"):
+        assert compiled(node("a", config=text)).warnings == ()
 
 
 @pytest.mark.parametrize(
