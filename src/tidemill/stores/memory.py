@@ -140,14 +140,11 @@ class Jobs:
 
     def prolong(self, work: Work, until: int) -> None:
         """Extend a lease to `until`, never shortening it; an expired lease that was not taken over counts."""
-        if until < work.expires_at_ms:
-            until = work.expires_at_ms
-        work.expires_at_ms = until
+        until = work.expires_at_ms = max(work.expires_at_ms, until)
         work.generation = 0
         self._leased[work] = None
-        if work.job.caps:
-            for cap in work.job.caps:
-                self._live.setdefault(cap, set()).add(work)
+        for cap in work.job.caps:
+            self._live.setdefault(cap, set()).add(work)
         if self._first_expiry is None or until < self._first_expiry:
             self._first_expiry = until
             self._notify(work.job.queue)
@@ -163,9 +160,7 @@ class Jobs:
     def remove(self, work: Work) -> None:
         """Remove a job by making its heap item stale."""
         work.generation = 0
-        self._leased.pop(work, None)
-        if work.job.caps:
-            self._leave_caps(work)
+        self._end_lease(work)
 
     def take(self, request: Claim, now: int) -> list[Lease]:
         """Lease the next jobs. A lane over a cap is skipped for the whole claim, since leases only grow during it."""
@@ -211,10 +206,6 @@ class Jobs:
 
     def _end_lease(self, work: Work) -> None:
         self._leased.pop(work, None)
-        if work.job.caps:
-            self._leave_caps(work)
-
-    def _leave_caps(self, work: Work) -> None:
         for cap in work.job.caps:
             live = self._live.get(cap, set())
             live.discard(work)
@@ -451,10 +442,8 @@ class MemoryStore:
         known = self._logs.get(stream)
         log = _Log() if known is None else known
         lost: list[str] = []
-        jobs, remove = log.jobs, self._jobs.remove
         for key, token in commit.acks + commit.holds:
-            work = jobs.get(key)
-            if work is None or work.token != token or not token:
+            if log.held(key, token) is None:
                 lost.append(key)
         if lost:
             return LeasesLost(keys=tuple(dict.fromkeys(lost)))
@@ -468,13 +457,11 @@ class MemoryStore:
         if commit.snapshot is not None and (log.snapshot is None or log.snapshot.version < commit.snapshot.version):
             log.snapshot = commit.snapshot
         for key, _ in commit.acks:
-            if (acked := jobs.pop(key, None)) is not None:
-                remove(acked)
+            self._remove(log, key)
         if commit.drop or commit.withdraw:
-            idle = [key for key in commit.withdraw if key in jobs and not jobs[key].token]
+            idle = [key for key in commit.withdraw if key in log.jobs and not log.jobs[key].token]
             for key in (*commit.drop, *idle):
-                if (dropped := jobs.pop(key, None)) is not None:
-                    remove(dropped)
+                self._remove(log, key)
         kept = self._insert(log, commit, now) if commit.jobs else ()
         for row in commit.rows:
             self._table(stream.tenant, row.kind).write(row)
@@ -482,14 +469,18 @@ class MemoryStore:
             self._file(stream, log)
         return Committed(version=len(log.records), kept=kept)
 
+    def _remove(self, log: _Log, key: str) -> None:
+        work = log.jobs.pop(key, None)
+        if work is not None:
+            self._jobs.remove(work)
+
     def _insert(self, log: _Log, commit: Commit, now: int) -> tuple[Lease, ...]:
         """Insert jobs, lease those that the committer keeps, and queue the others."""
         inserted: dict[str, Work] = {}
-        known, stream, new = log.jobs, commit.stream, self._jobs.new
         for job in commit.jobs:
             key = job.key
-            if key not in known:
-                inserted[key] = known[key] = new(stream, job, now)
+            if key not in log.jobs:
+                inserted[key] = log.jobs[key] = self._jobs.new(commit.stream, job, now)
         kept = []
         for key in commit.keep:
             work = inserted.get(key)
