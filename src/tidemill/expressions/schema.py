@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from typing import NoReturn
@@ -365,11 +366,42 @@ def check_names_typed(schema: Json, path: str) -> list[Problem]:
     return [_invalid(message, path, f"write {{type: object, properties: {{{', '.join(parts)}}}}}")]
 
 
+def check_defaults(schema: Json, path: str) -> list[Problem]:
+    """Refuse defaults that their own part of a valid schema does not allow; one that others complete is not checked."""
+    found: list[Problem] = []
+    waiting, checked = [(schema, path)], 0
+    shared = {"$defs": schema["$defs"]} if isinstance(schema, dict) and "$defs" in schema else {}
+    while waiting and checked < DEFAULTS_CHECKED_MAX:
+        part, at = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        waiting += reversed(list(_inner_schemas(part, at)))
+        rest = {key: each for key, each in part.items() if key != "default"}
+        if "default" in part and b'"default"' not in msgspec.json.encode(rest):
+            checked += 1
+            with suppress(ExpressionError):  # It refers to something outside of `$defs`.
+                found += compile_schema({**shared, **rest}).problems(part["default"], f"{at}/default")
+    return [msgspec.structs.replace(each, code="schema_invalid", hint=each.hint or _DEFAULT_HINT) for each in found]
+
+
+def _inner_schemas(schema: dict[str, Json], path: str) -> Iterator[tuple[Json, str]]:
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            yield schema[key], f"{path}/{key}"
+    for key in ("properties", "$defs", "allOf", "anyOf", "oneOf", "prefixItems"):
+        inner = schema.get(key, ())
+        for name, each in inner.items() if isinstance(inner, dict) else enumerate(inner):
+            yield each, pointer(f"{path}/{key}", name)
+
+
 def _as_schema(value: Json) -> str:
     inner = value.get("type") if isinstance(value, dict) else value
     return f"{{type: {_type_of(inner)}}}" if _type_of(inner) else "{}"
 
 
+DEFAULTS_CHECKED_MAX = 200
+"""Each costs compiling a schema."""
+_DEFAULT_HINT = "runs without this input would be refused: write a default that the schema allows"
 _DEFS_HINT = "put the schema under $defs and refer to it as #/$defs/<name>"
 
 
