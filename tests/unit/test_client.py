@@ -580,6 +580,11 @@ def test_timeouts_name_the_run(mill: Tidemill) -> None:
         mill.run("asleep", key="nap", timeout=0.05)
 
 
+def test_no_run_has_an_empty_id(mill: Tidemill) -> None:
+    with pytest.raises(tidemill.Rejected, match="the id of a run is empty"):
+        mill.resolve("")
+
+
 def test_the_name_of_a_file_is_no_workflow(mill: Tidemill) -> None:
     with pytest.raises(tidemill.Rejected) as refused:
         mill.run("flow.yaml")

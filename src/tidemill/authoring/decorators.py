@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 import msgspec
 
-from tidemill.authoring.document_builder import DocumentBuilder, current_builder, place_of_line
+from tidemill.authoring.document_builder import (
+    DocumentBuilder,
+    awaited_result,
+    current_builder,
+    named_values,
+    place_of_line,
+)
 from tidemill.authoring.reference import BEGIN, ITEM, MISSING, Json, Place, Reference, hint_of
 from tidemill.blobs.payloads import as_builtin
 from tidemill.errors import Problem, for_callers, offered, rejected
@@ -34,7 +40,7 @@ from tidemill.handlers.python.conversion import (
     shown,
     to_json,
 )
-from tidemill.handlers.python.functions import TASK
+from tidemill.handlers.python.functions import TASK, add_functions, home_of, is_same
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -234,7 +240,7 @@ class Recordable(Generic[P, R]):
         keys = options.keys(mapped=mapped)
         undo = options.compensate
         if undo is not None:
-            register(builder.functions, undo)
+            add_functions(builder.functions, {undo.name: undo.function})
             config_of_undo = self._undo(builder, undo, arguments)
             keys["compensator"] = {"type": "python", "config": config_of_undo, **undo._options.retry_keys()}
         return builder.add(options.id or name, type_, config, keys=keys, after=options.after, over=over, hint=hint)
@@ -250,21 +256,39 @@ class Recordable(Generic[P, R]):
 
     def _undo(self, builder: DocumentBuilder, undo: Task[..., Any], arguments: Mapping[str, Any]) -> Json:
         """The configuration of a compensator: arguments of the same name, and the result for the one that is left."""
-        names = [name for name in undo.signature.parameters if name != CONTEXT]
-        left = [name for name in names if name not in self.signature.parameters]
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        wanted = {each.name: each for each in undo._parameters(builder) if each.kind not in variadic}
+        own = {name: each.default for name, each in self.signature.parameters.items() if each.kind not in variadic}
+        given = {
+            **{name: default for name, default in own.items() if default is not inspect.Parameter.empty},
+            **arguments,
+        }
+        # A default of both is left to the compensator: it may not be JSON.
+        passed = {
+            name: given[name] for name, each in wanted.items() if given.get(name, each.default) is not each.default
+        }
+        left = [name for name in wanted if name not in own and name not in given]
         if len(left) > 1:
             message = f"{undo.name}, which undoes {self.__name__}, has the parameters {', '.join(left)}"
             hint = f"it may have parameters of {self.__name__}, and one more for the result"
             builder.problem("compensation_invalid", message, hint)
         output = builder.template("{{ output }}", ())
-        passed = {name: arguments[name] for name in names if name in arguments}
         return undo._config({**passed, **dict.fromkeys(left[:1], output)})
+
+    def _parameters(self, builder: DocumentBuilder) -> list[inspect.Parameter]:
+        """The parameters that a call gives; records those that cannot be passed by name."""
+        found = [each for each in self.signature.parameters.values() if each.name != CONTEXT]
+        for each in found:
+            if each.kind is each.POSITIONAL_ONLY:
+                message = f"{self.__name__}(…): `{each.name}` is positional-only, and nodes pass arguments by name"
+                builder.problem("arguments_invalid", message, f"leave out the `/` in the parameters of {self.__name__}")
+        return found
 
     def _bound(
         self, builder: DocumentBuilder, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, mapped: bool = False
     ) -> dict[str, Any]:
         """The arguments by name; records what does not fit the signature or the type hints."""
-        parameters = [each for each in self.signature.parameters.values() if each.name != CONTEXT]
+        parameters = self._parameters(builder)
         signature = self.signature.replace(parameters=parameters)
         try:
             bound = signature.bind(*args, **kwargs)
@@ -300,7 +324,7 @@ class Recordable(Generic[P, R]):
                 message = f"{self.__name__}(…): `{name}` is {shown(hint)}, and {value!r} is {shown(hint_of(value))}"
                 builder.problem("arguments_invalid", message, "pass a result of that type")
             return
-        if isinstance(value, bool) or conversion_of(hint) == OPAQUE:
+        if conversion_of(hint) == OPAQUE:
             return
         try:
             plain = to_json(value, _no_reference)
@@ -336,7 +360,7 @@ class Task(Recordable[P, R]):
         return f"<task {self.name}>"
 
     def _record(self, builder: DocumentBuilder, arguments: dict[str, Any], over: Any = MISSING) -> Reference:
-        register(builder.functions, self)
+        add_functions(builder.functions, {self.name: self.function})
         return self._add(builder, self.name, "python", self._config(arguments), arguments, over)
 
     def _config(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
@@ -347,14 +371,6 @@ class Task(Recordable[P, R]):
             **({"isolation": options.isolation} if options.isolation else {}),
             **({"limits": dict(options.limits)} if options.limits else {}),
         }
-
-
-def register(functions: dict[str, Callable[..., Any]], task: Task[..., Any]) -> None:
-    """Add a task's function; another function of the same name is refused."""
-    known = functions.setdefault(task.name, task.function)
-    if known is not task.function:
-        message = f"two functions of the workflow are called {task.name}"
-        raise rejected("task_name_taken", message, hint='give one of them another name: @tidemill.task(name="…")')
 
 
 class Workflow(Recordable[P, R]):
@@ -389,13 +405,11 @@ class Workflow(Recordable[P, R]):
         """The functions that its nodes call, and those of the workflows that it starts, by name."""
         found: dict[str, Callable[..., Any]] = {}
         for each in self.family():
-            for name, function in each._build()[1].functions.items():
-                if found.setdefault(name, function) is not function:
-                    raise rejected("task_name_taken", f"two functions are called {name}", hint="rename one of them")
+            add_functions(found, each._build()[1].functions)
         return found
 
     def family(self) -> list[Workflow[..., Any]]:
-        """The workflows that it starts, and theirs, before itself."""
+        """The workflows that it starts, and theirs, before itself; each has a name of its own."""
         found: dict[int, Workflow[..., Any]] = {}
         waiting: list[Workflow[..., Any]] = [self]
         while waiting:
@@ -403,6 +417,12 @@ class Workflow(Recordable[P, R]):
             if id(each.function) not in found:
                 found[id(each.function)] = each
                 waiting += each._build()[1].children.values()
+        named: dict[str, Workflow[..., Any]] = {}
+        for each in found.values():
+            known = named.setdefault(each.name, each).function
+            if not is_same(known, each.function):
+                message = f"two workflows are called {each.name}: {home_of(known)} and {home_of(each.function)}"
+                raise rejected("workflow_name_taken", message, hint='name one of them: @tidemill.workflow(name="…")')
         return list(found.values())[::-1]
 
     def run_inputs(self, inputs: Any = None, arguments: Mapping[str, Any] | None = None) -> Json:
@@ -429,14 +449,21 @@ class Workflow(Recordable[P, R]):
         config = {"workflow": self.name, **({"inputs": arguments} if arguments else {})}
         return self._add(builder, self.name.replace("-", "_"), "workflow", config, arguments, over)
 
+    def builds(self) -> list[object]:
+        """What its document and those of the workflows that it starts were made by; others after a change of a task."""
+        return [each._build()[1] for each in self.family()]
+
     def _build(self) -> tuple[dict[str, Json], DocumentBuilder]:
-        if self._built is None:
+        """The document; it is built again when a task or workflow that the function names was defined again."""
+        if self._built is None or not self._built[1].is_current():
             code = getattr(inspect.unwrap(self.function), "__code__", None)
             builder = DocumentBuilder(self.name, place_of_line(code, code.co_firstlineno) if code else "")
             with builder.building():
                 head = {**self._described(), **self._inputs(), **self._head}
                 head = {key: value for key, value in head.items() if value is not None}
-                self._built = builder.finish(self._called(builder), head), builder
+                document = builder.finish(self._called(builder), head)
+            builder.named = named_values(self.function, Recordable)
+            self._built = document, builder
         return self._built
 
     def _called(self, builder: DocumentBuilder) -> Any:
@@ -447,7 +474,7 @@ class Workflow(Recordable[P, R]):
         }
         function: Callable[..., Any] = self.function
         returned = function(**given)
-        return _awaited(returned) if isinstance(returned, Coroutine) else returned
+        return awaited_result(returned) if isinstance(returned, Coroutine) else returned
 
     def _described(self) -> dict[str, Json]:
         text = inspect.getdoc(self.function) if self.function.__doc__ else None
@@ -477,23 +504,6 @@ class Workflow(Recordable[P, R]):
                 **({"$defs": shared} if shared else {}),
             }
         }
-
-
-def _awaited(coroutine: Any) -> Any:
-    """The result of an async workflow function, which awaits nothing but its tasks."""
-    try:
-        coroutine.send(None)
-        line = coroutine.cr_frame.f_lineno
-    except StopIteration as end:
-        return end.value
-    except RuntimeError as error:
-        own = error.__traceback__ and error.__traceback__.tb_next
-        if own is None or "event loop" not in str(error):
-            raise
-        line = own.tb_lineno
-    coroutine.close()
-    at, message = place_of_line(coroutine.cr_code, line), "the workflow function awaits something else than a task"
-    raise rejected("workflow_waits", message, path=at, hint="do it in a task")
 
 
 @overload

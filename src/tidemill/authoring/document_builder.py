@@ -7,13 +7,14 @@ Every call is a `Step`. A step depends on the steps whose results it is given, s
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import CodeType, FrameType
+from types import CellType, CodeType, FrameType, ModuleType
 from typing import Any
 
 import msgspec
@@ -70,6 +71,8 @@ class DocumentBuilder:
         """Workflows that this one starts, by identity."""
         self.handled: set[str] = set()
         """Steps with an `on_error` block."""
+        self.named: list[Named] = []
+        """What the function named when it was called."""
         self._problems: list[Problem] = []
         self._formatted: dict[str, tuple[Place, ...]] = {}
         self._numbers: dict[str, int] = {}
@@ -90,6 +93,10 @@ class DocumentBuilder:
             raise Rejected([*self._problems, *(each for each in found if each not in self._problems)]) from None
         finally:
             _CURRENT.reset(token)
+
+    def is_current(self) -> bool:
+        """Whether what the function named is still the same."""
+        return all(_value(where, name) is known for where, name, known in self.named)
 
     # Problems.
 
@@ -356,6 +363,58 @@ class DocumentBuilder:
             raise Rejected(self._problems)
         nodes = NodeWriter(self.steps, self.next_id).nodes()
         return {"name": self.name, **head, "nodes": nodes, **outputs}
+
+
+Named = tuple[dict[str, Any] | CellType, str, object]
+"""Global names or a cell of a closure, a name, and what it stands for."""
+
+
+def _value(where: dict[str, Any] | CellType, name: str) -> object:
+    return where.get(name) if isinstance(where, dict) else where.cell_contents
+
+
+def named_values(function: Any, kind: type) -> list[Named]:
+    """The values of a kind that a function names, itself, in modules, or by way of other functions of its module."""
+    found: list[Named] = []
+    waiting = [each for each in [inspect.unwrap(function)] if inspect.isfunction(each)]
+    for each in waiting:
+        names, own = _names(each.__code__), each.__globals__
+        cells = zip(each.__closure__ or (), each.__code__.co_freevars, strict=False)
+        places: list[tuple[dict[str, Any] | CellType, str]] = [place for place in cells if place[0] != CellType()]
+        places += [(own, name) for name in names if name in own]
+        modules: list[ModuleType] = []
+        for where, name in places:
+            value: Any = _value(where, name)
+            is_near = inspect.isfunction(value) and value.__globals__ is own
+            if is_near or isinstance(value, kind):
+                found.append((where, name, value))
+            if is_near and value not in waiting:
+                waiting.append(value)
+            if isinstance(value, ModuleType) and value not in modules:
+                modules.append(value)
+                places += [(vars(value), inner) for inner in names if inner in vars(value)]
+    return found
+
+
+def _names(code: CodeType) -> set[str]:
+    return set(code.co_names).union(*(_names(each) for each in code.co_consts if isinstance(each, CodeType)))
+
+
+def awaited_result(coroutine: Any) -> Any:
+    """The result of an async workflow function, which awaits nothing but its tasks."""
+    try:
+        coroutine.send(None)
+        line = coroutine.cr_frame.f_lineno
+    except StopIteration as end:
+        return end.value
+    except RuntimeError as error:
+        own = error.__traceback__ and error.__traceback__.tb_next
+        if own is None or "event loop" not in str(error):
+            raise
+        line = own.tb_lineno
+    coroutine.close()
+    at, message = place_of_line(coroutine.cr_code, line), "the workflow function awaits something else than a task"
+    raise rejected("workflow_waits", message, path=at, hint="do it in a task")
 
 
 def _guard_reads(step: Step, loop: Loop) -> set[str]:

@@ -26,7 +26,7 @@ from tidemill.cli.render.terminal import sanitize
 from tidemill.errors import Rejected, offered, rejected
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.discovery import handlers_in
-from tidemill.handlers.python.functions import decorated_functions, function_registry
+from tidemill.handlers.python.functions import add_functions, decorated_functions, function_registry
 from tidemill.settings import ignored_config
 
 HOW = "write module:attribute or path.py, with `functions` (a mapping) or `handlers` (a list) in it"
@@ -62,12 +62,12 @@ def warn_of_ignored_config(*folders: Path | None) -> None:
 
 
 def load_apps(names: Sequence[str]) -> App:
-    """Import what `--app` names; of what is offered twice the later one counts. Raises Rejected."""
+    """Import what `--app` names. Raises Rejected, also for two functions of one name."""
     functions: dict[str, Callable[..., Any]] = {}
     handlers: list[Handler | NodeClass] = []
     for name in names:
         found = _offered(name, _target(name, f"--app {name}"))
-        functions |= found.functions
+        add_functions(functions, found.functions)
         handlers += found.handlers
     return App(functions, handlers)
 
@@ -170,7 +170,10 @@ def _functions(target: Any) -> Any:
     if isinstance(listed, (list, tuple)) and all(map(callable, listed)):
         listed = function_registry(listed)
     marked = _marked(target) if isinstance(target, ModuleType) else {}
-    return {**marked, **(listed or {})} if marked and isinstance(listed, (Mapping, type(None))) else listed
+    if not marked or not isinstance(listed, (Mapping, type(None))):
+        return listed
+    add_functions(marked, listed or {})
+    return marked
 
 
 def _marked(module: ModuleType) -> dict[str, Callable[..., Any]]:
@@ -178,8 +181,10 @@ def _marked(module: ModuleType) -> dict[str, Callable[..., Any]]:
     flows = [each for each in vars(module).values() if isinstance(each, Workflow)]
     for each in flows:
         _build(each, module.__name__)
-    called = {name: function for flow in flows for name, function in flow.functions.items()}
-    return {**called, **decorated_functions(module)}
+    found = decorated_functions(module)
+    for flow in flows:
+        add_functions(found, flow.functions)
+    return found
 
 
 def _handlers(target: Any) -> Any:

@@ -58,10 +58,10 @@ from tidemill.engine.worker.leases import WorkerOptions
 from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.spans import RunSpans
 from tidemill.engine.worker.worker import Worker
-from tidemill.errors import Rejected, rejected
+from tidemill.errors import Rejected
 from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler, NodeContext
-from tidemill.handlers.python.functions import Function, function_registry
+from tidemill.handlers.python.functions import Function, add_functions, function_registry
 from tidemill.kernel.model import RETENTION_DAYS, NodeType
 from tidemill.kernel.spending import NO_BUDGET, Budget
 from tidemill.observability.metrics import Metrics
@@ -106,11 +106,6 @@ def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Call
 def _is_name(workflow: object) -> TypeGuard[str]:
     """Whether it names a published workflow, and is no document as text."""
     return isinstance(workflow, str) and "\n" not in workflow and not workflow.lstrip().startswith("{")
-
-
-def _home(function: Function) -> str:
-    """Where a function is defined; the same for one that was defined again."""
-    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
 
 
 def _by_name(handlers: Sequence[Handler]) -> dict[str, list[NodeType]]:
@@ -249,8 +244,8 @@ class Engine:
         self.spans = None if tracing is None else RunSpans(tracing, blobs)
         self._store, self._blobs, self._ownership, self._approval_webhook = store, blobs, ownership, approval_webhook
         self._functions: dict[str, Function] = {} if functions is None else functions
-        self._published: dict[Workflow[..., Any], str] = {}
-        """Versions of workflows written in Python that this engine has published."""
+        self._published: dict[Workflow[..., Any], tuple[str, list[object]]] = {}
+        """Versions of workflows written in Python that this engine has published, and of which builds."""
         self.types: Mapping[str, Sequence[NodeType]] = _by_name(handlers)
         tenant_types = {name: _by_name(each) for name, each in tenant_handlers.items()}
         self.catalog = Catalog(store, blobs, ambient, self.types, unusable_types, tenant_types, fleet=fleet or tenant)
@@ -403,23 +398,14 @@ class Engine:
             assert not isinstance(document, Workflow)
             return await self.workflows.publish(document, author=author, message=message)
         # The workflow function is called, which may take a while.
-        self._add_functions(await asyncio.to_thread(lambda: flow.functions))
+        add_functions(self._functions, await asyncio.to_thread(lambda: flow.functions), again=True)
         for each in flow.family():
             try:
                 published = await self.workflows.publish(each.document(), author=author, message=message)
             except Rejected as refusal:
                 raise Rejected(each.located(refusal.problems)) from None
-        self._published[flow] = f"{published.name}@{published.version}"
+        self._published[flow] = f"{published.name}@{published.version}", flow.builds()
         return published
-
-    def _add_functions(self, functions: Mapping[str, Function]) -> None:
-        """Register functions; one that was defined again replaces the old one, another one is refused."""
-        for name, function in functions.items():
-            known = self._functions.setdefault(name, function)
-            if known is not function and _home(known) != _home(function):
-                message = f"another function called {name} is registered: {_home(known)}"
-                raise rejected("task_name_taken", message, hint='give one another name: @tidemill.task(name="…")')
-            self._functions[name] = function
 
     async def start(
         self,
@@ -494,9 +480,10 @@ class Engine:
     async def _published_as(self, workflow: Document | Workflow[..., Any]) -> str:
         """The version that a document, or a workflow written in Python, is published as; it is published if need be."""
         if isinstance(workflow, Workflow):
-            if workflow not in self._published:
+            known = self._published.get(workflow)
+            if known is None or known[1] != workflow.builds():
                 await self.publish(workflow)
-            return self._published[workflow]
+            return self._published[workflow][0]
         published = await self.publish(workflow)
         return f"{published.name}@{published.version}"
 
@@ -529,9 +516,13 @@ class Engine:
         """Add functions that nodes of type `python` call by name, or replace them by new ones of the same name.
 
         A function has the name that it was marked with, else its own; `register(score=f)` gives it another. Also a
-        decorator: it returns the first function. Attempts that have begun keep the function they have.
+        decorator: it returns the first function. Attempts that have begun keep the function they have. Functions of a
+        workflow replace only those that were defined again: others of their names are refused.
         """
-        self._functions.update({**function_registry(functions), **function_registry(named)})
+        found = function_registry(functions)
+        given = function_registry([each for each in functions if not isinstance(each, Workflow)])
+        add_functions(self._functions, {name: each for name, each in found.items() if name not in given}, again=True)
+        self._functions.update({**given, **function_registry(named)})
         return functions[0] if functions else None
 
     async def open(self) -> Engine:

@@ -58,7 +58,6 @@ LIGHT_STATES_MAX = 100
 Wildcard = Callable[[Json], bool]
 Synonyms = Mapping[str, Sequence[str]]
 """The keys that another word may stand for; the first that a schema has is offered."""
-_NONE: Synonyms = {}
 
 _LOOK = re.compile(r"\(\?<?[=!]|\\(?:[1-9]|k)")
 
@@ -113,7 +112,7 @@ class Schema:
         *,
         wildcard: Wildcard | None = None,
         code: str = "schema_mismatch",
-        synonyms: Synonyms = _NONE,
+        synonyms: Synonyms = {},
     ) -> list[Problem]:
         """Report where a value does not match, at most `PROBLEMS_MAX` places."""
         if self.accepts(value):
@@ -130,9 +129,8 @@ class Schema:
             errors = list(islice(known, PROBLEMS_MAX))
         except ValueError as error:
             return [Problem(code=code, message=f"it is not JSON: {shorten(str(error))}", path=path)]
-        return [problem for error in errors for problem in self._problems_of(error, path, code, synonyms)][
-            :PROBLEMS_MAX
-        ]
+        found = (problem for error in errors for problem in self._problems_of(error, path, code, synonyms))
+        return list(islice(found, PROBLEMS_MAX))
 
     def _problems_of(self, error: ValidationError, path: str, code: str, synonyms: Synonyms) -> Iterator[Problem]:
         place = _pointer(path, error.instance_path)

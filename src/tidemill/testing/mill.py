@@ -25,6 +25,7 @@ from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.dead_letters import DeadLetterService
+from tidemill.engine.validation import timeout_of
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.leases import WorkerOptions
 from tidemill.errors import offered
@@ -80,10 +81,21 @@ class Clock:
         return datetime.fromtimestamp(self._mill._cluster.now_ms() / 1000, UTC)
 
     def advance(
-        self, by: timedelta | None = None, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
+        self,
+        by: timedelta | None = None,
+        *,
+        days: float | None = None,
+        hours: float | None = None,
+        minutes: float | None = None,
+        seconds: float | None = None,
     ) -> None:
         """Let time pass, and everything happen that is due in it."""
-        span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) + (by or timedelta())
+        given = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
+        numbers: dict[str, Any] = {name: each for name, each in given.items() if each is not None}
+        by = timedelta() if by is None and numbers else by
+        if not isinstance(by, timedelta) or not all(isinstance(each, int | float) for each in numbers.values()):
+            raise TypeError("write clock.advance(hours=4), or give it a timedelta")
+        span = timedelta(**numbers) + by
         if span < timedelta():
             raise ValueError("time cannot go back")
         self._mill._wait(self._mill._advance(span.total_seconds()))
@@ -188,7 +200,8 @@ class SimulatedMill:
 
     def register(self, function: Function, name: str | None = None) -> None:
         """Let nodes of type `python` call a function, by its name unless another is given."""
-        self._functions.update({name: function} if name else function_registry([function]))
+        register = self._client.engine.register
+        register(**{name: function}) if name else register(function)
 
     def crash(self, point: CrashPoint, *, node: str | None = None, nth: int = 1) -> None:
         """Kill the worker when it reaches a boundary for the n-th time, of this node if one is named.
@@ -245,14 +258,29 @@ class SimulatedMill:
         self.settle()
         return run_id
 
-    def run(self, workflow: Document | Workflow[..., Any], inputs: Any = None, **options: Any) -> RunView:
-        """Start a workflow and let time pass until it has ended."""
-        return self.result(self.start(workflow, inputs, **options))
+    def run(
+        self,
+        workflow: Document | Workflow[..., Any],
+        inputs: Any = None,
+        *,
+        timeout: float | timedelta | None = None,
+        **options: Any,
+    ) -> RunView:
+        """Start a workflow and let time pass until it has ended; `timeout` is that of `result`."""
+        timeout_of(timeout)
+        return self.result(self.start(workflow, inputs, **options), timeout=timeout)
 
-    def result(self, run_id: str) -> RunView:
-        """Let time pass until a run has ended. Raises `StillWaiting` if time alone does not end it."""
+    def result(self, run_id: str, *, timeout: float | timedelta | None = None) -> RunView:
+        """Let time pass until a run has ended.
+
+        Raises `StillWaiting` if time alone does not end it, or only after `timeout` seconds of the simulated clock.
+        """
+        seconds, begun = timeout_of(timeout), self.clock.now
         for _ in range(WAKES_MAX):
-            if not self.step(run_id):
+            is_over = not self.step(run_id)
+            if seconds is not None and (self.clock.now - begun).total_seconds() > seconds:
+                raise StillWaiting(f"run {run_id} has not ended after {seconds:g} seconds")
+            if is_over:
                 return self._wait(self._ended(run_id))
         raise StillWaiting(f"run {run_id} has not ended after {WAKES_MAX:,} timers, and may never end")
 
@@ -330,9 +358,10 @@ class SimulatedMill:
     async def _publish(self, document: Mapping[str, Any] | str | bytes | Workflow[..., Any]) -> Published:
         engine = self._client.engine
         published = await engine.publish(document)
-        flow = await engine.catalog.flow(engine.context.tenant, published.digest)
-        self._fakes.shapes |= read_shapes(flow.workflow)
-        self._fakes.nodes |= {name for node in flow.workflow.by_id for name in (node, f"{flow.workflow.name}.{node}")}
+        family = document.family() if isinstance(document, Workflow) else [published]
+        for flow in [await engine.workflow(each.name) for each in family]:
+            self._fakes.shapes |= read_shapes(flow)
+            self._fakes.nodes |= {name for node in flow.by_id for name in (node, f"{flow.name}.{node}")}
         return published
 
     async def _open(self, name: str, plan: CrashPlan | None = None) -> Process:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+from code import InteractiveInterpreter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -350,7 +352,7 @@ def test_two_tasks_of_one_name_are_refused() -> None:
             mill.run(alone)
 
 
-def test_a_task_that_is_defined_again_replaces_the_old_one() -> None:
+def test_inner_functions_of_one_name_are_refused_unless_they_do_the_same() -> None:
     def define(value: int) -> Any:
         @task
         def answer() -> int:
@@ -362,8 +364,89 @@ def test_a_task_that_is_defined_again_replaces_the_old_one() -> None:
 
         return ask
 
+    first, other = define(1), define(2)
     with tidemill.open("memory://") as mill:
-        assert (mill.run(define(1)).outputs, mill.run(define(2)).outputs) == (1, 2)
+        assert mill.run(first).outputs == mill.run(define(1)).outputs == 1
+        with pytest.raises(tidemill.Rejected, match=r"define.<locals>.answer .* made both, with other values"):
+            mill.run(other)
+        with pytest.raises(tidemill.Rejected, match="task_name_taken"):
+            mill.register(first, other)
+        with pytest.raises(tidemill.Rejected, match="task_name_taken"):
+            mill.register(other)
+        assert mill.run(first).outputs == 1
+    with pytest.raises(tidemill.Rejected, match="task_name_taken"):
+        tidemill.open("memory://", functions=[first, other])
+
+
+CELLS = """
+import tidemill
+
+@tidemill.task
+def total(n: int) -> int:
+    return n + 1
+
+def through(n):
+    return total(n)
+
+@tidemill.workflow
+def child(n: int) -> int:
+    return through(n)
+
+@tidemill.workflow
+def report(n: int) -> int:
+    return child(n)
+"""
+TOTAL = """
+@tidemill.task(retries=1)
+def total(n: int) -> int:
+    return n + 1000
+"""
+
+
+def run_cell(source: str, names: dict[str, Any]) -> None:
+    InteractiveInterpreter(names).runsource(source, symbol="exec")
+
+
+def test_a_task_that_is_defined_again_is_called_by_workflows_that_name_it() -> None:
+    notebook: dict[str, Any] = {"__name__": "notebook"}
+    run_cell(CELLS, notebook)
+    with tidemill.open("memory://") as mill:
+        assert mill.run(notebook["report"], n=1).outputs == 2
+        run_cell(TOTAL, notebook)
+        assert mill.run(notebook["report"], n=1).outputs == 1001
+        assert [each.version for each in mill.versions("child")] == [1, 2]
+        run_cell(TOTAL.replace("1000", "5"), notebook)
+        mill.register(notebook["report"])
+        assert mill.run("report", {"n": 1}).outputs == 6
+
+
+def test_a_task_of_a_module_that_was_reloaded_is_called() -> None:
+    module = ModuleType("lib")
+    run_cell(CELLS, module.__dict__)
+
+    @workflow
+    def report(n: int) -> Any:
+        return module.total(n)
+
+    assert report.document() == report.document()
+    before = report.builds()
+    assert report.builds() == before
+    run_cell(TOTAL, module.__dict__)
+    assert report.builds() != before and report.document()["nodes"][0]["retry"] == {"max_attempts": 2}
+
+
+def test_two_workflows_of_one_name_in_a_family_are_refused() -> None:
+    @workflow(name="same")
+    def child(n: int) -> Any:
+        return fetch(n)
+
+    @workflow(name="same")
+    def parent(n: int) -> Any:
+        return child(n)
+
+    with tidemill.open("memory://") as mill, pytest.raises(tidemill.Rejected, match="workflow_name_taken") as refused:
+        mill.run(parent, n=1)
+    assert "child (test_decorators.py:" in str(refused.value)
 
 
 def test_a_reference_of_another_workflow_is_refused() -> None:
@@ -483,6 +566,69 @@ def test_compensation() -> None:
         odd.options(compensate=two)(1)
 
     assert problems(impossible)[0][0] == "compensation_invalid"
+
+
+def test_a_compensator_gets_the_defaults_of_the_task() -> None:
+    undone: list[Any] = []
+
+    @task
+    def cancel(booking: str, city: str, nights: int, note: object = fetch) -> None:
+        undone.append((booking, city, nights))
+
+    @task(compensate=cancel, retries=0)
+    def book(city: str, nights: int = 1, note: object = fetch) -> str:
+        return city.upper()
+
+    @task(retries=0)
+    def pay(booking: str) -> None:
+        raise ValueError("no money")
+
+    @workflow(compensate=True)
+    def holiday() -> None:
+        pay(book("Rome"))
+
+    args = holiday.document()["nodes"][0]["compensator"]["config"]["args"]
+    assert args == {"city": "Rome", "nights": 1, "booking": "{{ output }}"}
+    with tidemill.open("memory://") as mill:
+        assert mill.run(holiday).rollback == {"status": "done", "undone": ["book/1/-1"], "left": []}
+    assert undone == [("ROME", "Rome", 1)]
+
+
+def test_parameters_that_cannot_be_passed_by_name_are_refused() -> None:
+    @task
+    def price(n: int, /) -> int:
+        return n
+
+    @task(compensate=price)
+    def undone() -> int:
+        return 1
+
+    @workflow
+    def positional() -> Any:
+        return [price(1), undone()]
+
+    assert [code for code, _ in problems(positional)] == ["arguments_invalid"] * 2
+
+
+OPTIONAL = """
+import tidemill
+
+@tidemill.task
+def double(n: int = None) -> int:
+    return 2 * (n or 1)
+
+@tidemill.workflow
+def doubled(n: int = None) -> list[int]:
+    return [double(n), double(None)]
+"""
+
+
+def test_a_parameter_that_is_none_by_default_may_be_none() -> None:
+    names: dict[str, Any] = {"__name__": "optional"}
+    run_cell(OPTIONAL, names)
+    with tidemill.open("memory://") as mill:
+        doubled = names["doubled"]
+        assert (mill.run(doubled).outputs, mill.run(doubled, n=3).outputs) == ([2, 2], [6, 2])
 
 
 def test_a_call_of_a_workflow_can_be_undone() -> None:

@@ -220,6 +220,27 @@ def test_a_fake_of_a_node_that_is_not_there_fails_the_test() -> None:
         mill.close()
 
 
+def test_nodes_of_workflows_that_it_starts_can_be_faked() -> None:
+    for fakes in ({"doubled": 99}, {"doubled-twice.doubled": 99}):
+        with testing.open(fakes=fakes) as mill:
+            assert mill.run(outer, n=1).outputs == 99
+
+
+def test_time_is_given_as_numbers_or_a_timedelta(mill: SimulatedMill) -> None:
+    mill.clock.advance(timedelta(hours=1))
+    mill.clock.advance(hours=0)
+    wrong: list[dict[str, Any]] = [{}, {"by": "4h"}, {"by": 4}, {"hours": "4"}]
+    for given in wrong:
+        with pytest.raises(TypeError, match=r"clock.advance\(hours=4\)"):
+            mill.clock.advance(**given)
+    slow = document(node("a", type="sleep", config={"seconds": 60}))
+    assert mill.run(slow, timeout=timedelta(minutes=2)).status == "COMPLETED"
+    with pytest.raises(StillWaiting, match="not ended after 30 seconds"):
+        mill.run(slow, timeout=30)
+    with pytest.raises(tidemill.Rejected, match="timeout_invalid"):
+        mill.run(slow, timeout="1")  # type: ignore[arg-type]
+
+
 def test_a_crash_that_never_happens_fails_the_test() -> None:
     mill = testing.open()
     mill.crash("after effect", node="b")
@@ -297,6 +318,16 @@ def doubled(n: int) -> int:
 @tidemill.workflow
 def twice(n: int) -> int:
     return doubled(doubled(n))
+
+
+@tidemill.workflow
+def doubled_twice(n: int) -> int:
+    return doubled(n)
+
+
+@tidemill.workflow
+def outer(n: int) -> int:
+    return doubled_twice(n)
 
 
 def test_a_workflow_written_in_python_runs() -> None:

@@ -433,7 +433,7 @@ def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
 def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
     """The version that a run was started with, if it is a run of this document's workflow."""
     if source.workflow is not None and not is_server(options.store):
-        mill.register(**source.workflow.functions)
+        mill.register(source.workflow)
     view = mill.show(options.resume or "")
     name = source.document.get("name") if isinstance(source.document, dict) else None
     if view.workflow != name:

@@ -576,6 +576,8 @@ class RunService(RunActions):
         Returns the text itself if it names no run.
         """
         context = self._context
+        if not text:
+            raise rejected("run_unknown", "the id of a run is empty", hint=f"the newest run is {LAST}")
         if text == LAST:
             rows, _ = await self.find(limit=LOOKED_THROUGH)
             newest = next((row for row in rows if not row.parent), next(iter(rows), None))
@@ -584,17 +586,15 @@ class RunService(RunActions):
             return newest.run_id
         stream = context.stream(text)
         (tail,) = await context.store.load({stream: 0}, snapshots=False, limit=1)
-        if tail.version or not text:
+        if tail.version:
             return text
         streams = await context.store.streams(RUN, after=stream, limit=LOOKED_THROUGH)
         ids = [each.key for each in streams if each.tenant == stream.tenant and each.key.startswith(text)]
         # The ids of children begin with that of their parent.
         found = [key for key in ids if not any(key.startswith(f"{other}.") for other in ids)]
         if len(found) > 1:
-            shown = ", ".join(found[:NAMED_MAX]) + (", …" if len(found) > NAMED_MAX else "")
-            raise rejected(
-                "run_ambiguous", f"{len(found)} run ids start with {text}", hint=f"type more characters: {shown}"
-            )
+            hint = f"type more characters: {', '.join(found[:NAMED_MAX])}{', …' if len(found) > NAMED_MAX else ''}"
+            raise rejected("run_ambiguous", f"{len(found)} run ids start with {text}", hint=hint)
         if not found and text.startswith("@"):
             raise rejected("run_unknown", f"there is no run {text}", hint=f"the newest run is {LAST}")
         return found[0] if found else text

@@ -17,6 +17,7 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -52,7 +53,10 @@ class _Annotated:
 
 
 def hints_of(function: Any) -> dict[str, Any]:
-    """The type hints of a function by parameter, `return` included; those that cannot be resolved are left out."""
+    """The type hints of a function by parameter, `return` included; those that cannot be resolved are left out.
+
+    A parameter that is None by default may be None.
+    """
     found: dict[str, Any] = {}
     names = getattr(inspect.unwrap(function), "__globals__", {})
     for name, annotation in getattr(function, "__annotations__", {}).items():
@@ -60,6 +64,10 @@ def hints_of(function: Any) -> dict[str, Any]:
             found |= typing.get_type_hints(_Annotated(name, annotation), names, include_extras=True)
         except Exception:
             continue
+    with suppress(TypeError, ValueError):  # Python cannot inspect it, or a hint cannot be part of a union.
+        for name, each in inspect.signature(function).parameters.items():
+            if each.default is None and name in found:
+                found[name] = found[name] | None
     return found
 
 

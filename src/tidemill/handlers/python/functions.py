@@ -13,6 +13,7 @@ import asyncio
 import contextvars
 import importlib
 import inspect
+import os
 import sys
 import threading
 import time
@@ -21,10 +22,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing, closing, suppress
+from itertools import repeat
 from queue import SimpleQueue
+from types import CellType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, overload
 
-from tidemill.errors import offered
+from tidemill.errors import offered, rejected
 from tidemill.handlers.contract import (
     Cancelled,
     CapabilityMissing,
@@ -85,10 +88,63 @@ def _marked(function: Any, name: str | None) -> Any:
     return function
 
 
+def add_functions(functions: dict[str, Function], more: Mapping[str, Function], *, again: bool = False) -> None:
+    """Add functions by name, all or none. Raises Rejected if another function has one of the names.
+
+    With `again` a function that was defined again, in a notebook or a module that was reloaded, replaces the old one.
+    """
+    for name in sorted(functions.keys() & more.keys()):
+        known, function = functions[name], more[name]
+        if not is_same(known, function) and not (again and _is_again(known, function)):
+            homes = home_of(known), home_of(function)
+            where = f"{homes[0]} and {homes[1]}" if homes[0] != homes[1] else f"{homes[0]} made both, with other values"
+            hint = 'name one of them: @tidemill.task(name="…"), or @tidemill.function("…")'
+            raise rejected("task_name_taken", f"two functions are called {name}: {where}", hint=hint)
+    functions.update(more)
+
+
+def home_of(function: Function) -> str:
+    """Where a function is defined, as messages name it."""
+    code = getattr(function, "__code__", None)
+    at = f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})" if code else ""
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}{at}"
+
+
+def _is_again(known: Any, function: Any) -> bool:
+    """Whether a function has the place of another one in its module; inner functions and lambdas have none."""
+    names = [getattr(each, "__qualname__", "<unknown>") for each in (known, function)]
+    is_method = getattr(known, "__func__", known) is getattr(function, "__func__", function)
+    return names[0] == names[1] and "<" not in names[0] and known.__module__ == function.__module__ and not is_method
+
+
+def is_same(one: Any, other: Any, depth: int = 8) -> bool:
+    """Whether two functions do the same: one code, with equal values in closure and defaults; or two values are equal.
+
+    Values that can change are equal only to themselves. A module that was imported twice has two functions of one code.
+    """
+    one, other = plain_function(one), plain_function(other)
+    if one is other:
+        return True
+    if inspect.isfunction(one) and inspect.isfunction(other):
+        is_code = (one.__code__, one.__code__.co_filename) == (other.__code__, other.__code__.co_filename)
+        values, others = _bound_values(one), _bound_values(other)
+        is_code = is_code and depth > 0 and len(values) == len(others)
+        return is_code and all(map(is_same, values, others, repeat(depth - 1)))
+    try:
+        return type(one) is type(other) and hash(one) == hash(other) and bool(one == other)
+    except Exception:  # A value that cannot change can be hashed.
+        return False
+
+
+def _bound_values(function: Any) -> list[Any]:
+    cells = [each.cell_contents for each in function.__closure__ or () if each != CellType()]
+    return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+
+
 def function_registry(functions: Mapping[str, Function] | Iterable[Function] | None) -> dict[str, Function]:
     """Functions by name; in a list, the name is the one it was marked with or its own. Raises TypeError.
 
-    A workflow written in Python stands for the functions of its tasks.
+    A workflow written in Python stands for the functions of its tasks. Raises Rejected for two functions of one name.
     """
     if functions is None:
         return {}
@@ -105,17 +161,22 @@ def function_registry(functions: Mapping[str, Function] | Iterable[Function] | N
                 pairs += tasks.items()
             else:
                 pairs.append((getattr(each, _MARK, None) or getattr(each, "__name__", ""), each))
+    found: dict[str, Function] = {}
     for name, each in pairs:
         if not callable(each):
             raise TypeError(f"`functions` holds {each!r}, which is not a function")
         if not isinstance(name, str) or not name:
             raise TypeError(f"`functions` holds {each!r} without a name: write a mapping from names to functions")
-    return {name: plain_function(each) for name, each in pairs}
+        add_functions(found, {name: plain_function(each)})
+    return found
 
 
 def decorated_functions(module: object) -> dict[str, Function]:
-    members = [each for each in vars(module).values() if callable(each)]
-    return {name: plain_function(each) for each in members if isinstance(name := getattr(each, _MARK, None), str)}
+    found: dict[str, Function] = {}
+    for each in vars(module).values():
+        if callable(each) and isinstance(name := getattr(each, _MARK, None), str):
+            add_functions(found, {name: plain_function(each)})
+    return found
 
 
 def imported(name: str) -> Function:
@@ -196,10 +257,6 @@ class FunctionSignature(NamedTuple):
             return cls(function, None, is_coroutine=is_coroutine, in_loop=in_loop)
         hints = hints_of(function)
         parameters = {name: each for name, each in signature.parameters.items() if each.kind in _NAMED}
-        for name, each in parameters.items():
-            if each.default is None and name in hints:
-                with suppress(TypeError):
-                    hints[name] = hints[name] | None
         found = {name: converter(hint) for name, hint in hints.items() if name in parameters and name != "context"}
         is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         return cls(

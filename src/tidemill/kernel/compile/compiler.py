@@ -15,7 +15,14 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.expressions.conditions import compiled, meaning
 from tidemill.expressions.errors import ExpressionError
-from tidemill.expressions.schema import Schema, check_names_typed, check_schema, compile_schema, holds_wildcard
+from tidemill.expressions.schema import (
+    Schema,
+    check_names_typed,
+    check_schema,
+    compile_schema,
+    holds_wildcard,
+)
+from tidemill.expressions.schema_defaults import check_defaults
 from tidemill.expressions.scope import is_template
 from tidemill.kernel.compile import references
 from tidemill.kernel.compile.assemble import Assembly
@@ -293,7 +300,8 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
     check_rules(draft)
     inputs = draft.document.get("inputs")
     if inputs is not None:
-        draft.found.extend(check_names_typed(inputs, "/inputs") or check_schema(inputs, "/inputs"))
+        wrong = check_names_typed(inputs, "/inputs") or check_schema(inputs, "/inputs")
+        draft.found.extend(wrong or check_defaults(inputs, "/inputs"))
     for number, uses in clauses.items():
         for use in uses:
             allowed = references.EVERYWHERE if use.key == "when" else references.IN_JUDGEMENT

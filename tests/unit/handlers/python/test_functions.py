@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from code import InteractiveInterpreter
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,14 @@ from tidemill.engine.engine import Engine
 from tidemill.engine.worker.leases import WorkerOptions
 from tidemill.engine.worker.worker import LOST_APART
 from tidemill.handlers.contract import Cancelled, CapabilityMissing, Done, Fail, PendingOutcome
-from tidemill.handlers.python.functions import CallThreads, decorated_functions, function_registry, imported, path_of
+from tidemill.handlers.python.functions import (
+    CallThreads,
+    add_functions,
+    decorated_functions,
+    function_registry,
+    imported,
+    path_of,
+)
 from tidemill.node_types import built_in_handlers
 from tidemill.stores.contract import Claim
 from tidemill.stores.memory import MemoryStore
@@ -113,6 +121,51 @@ def test_a_module_offers_what_is_marked() -> None:
     assert decorated_functions(module) == {"loud": shout}
 
 
+def test_two_functions_of_one_name_are_refused_with_their_places() -> None:
+    def add(a: int) -> int:
+        return a
+
+    both = r"two functions are called add: .*sample_node_types:add \(sample_node_types.py:\d+\) and .*<locals>.add"
+    with pytest.raises(tidemill.Rejected, match=both):
+        function_registry([crafts.add, add])
+    assert function_registry([add, add]) == {"add": add}
+    module = ModuleType("offering")
+    module.__dict__.update(a=tidemill.task(crafts.add), b=tidemill.task(add))
+    with pytest.raises(tidemill.Rejected, match="task_name_taken"):
+        decorated_functions(module)
+
+
+@pytest.mark.parametrize("value", [1, "a", (1, 2), None, crafts.add])
+def test_functions_of_one_code_and_equal_values_are_the_same(value: Any) -> None:
+    def define(value: Any, default: Any = None) -> Any:
+        def inner(n: int = default) -> Any:
+            return value
+
+        return inner
+
+    first = {"f": define(value)}
+    add_functions(first, {"f": define(value)})
+    for other in (define([]), define(1.0), define(value, 3), lambda: value):
+        with pytest.raises(tidemill.Rejected, match="task_name_taken"):
+            add_functions(first, {"f": other}, again=True)
+    mutable = {"f": define(given := [])}
+    add_functions(mutable, {"f": define(given)})
+    with pytest.raises(tidemill.Rejected, match="task_name_taken"):
+        add_functions(mutable, {"f": define([])})
+
+
+def test_a_function_that_was_defined_again_replaces_the_old_one() -> None:
+    olds: dict[str, Any] = {"__name__": "cells"}
+    news: dict[str, Any] = {"__name__": "cells"}
+    for number, names in enumerate((olds, news)):
+        InteractiveInterpreter(names).runsource(f"def f():\n    return {number}", symbol="exec")
+    found = {"f": olds["f"]}
+    with pytest.raises(tidemill.Rejected, match="task_name_taken"):
+        add_functions(found, {"f": news["f"]})
+    add_functions(found, {"f": news["f"]}, again=True)
+    assert found["f"]() == 1
+
+
 class Holder:
     @staticmethod
     def still() -> int:
@@ -156,6 +209,32 @@ def test_an_app_offers_what_is_marked_and_what_it_lists(
     (tmp_path / f"{name}.py").write_text(APP + more + "\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert set(load_apps([name]).functions) == names
+
+
+SENDS = """
+import tidemill
+
+@tidemill.task
+def send(n: int) -> str:
+    return "NAME"
+
+@tidemill.workflow
+def NAME(n: int) -> str:
+    return send(n)
+"""
+
+
+def test_apps_with_two_tasks_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("billing", "shipping"):
+        (tmp_path / f"{name}_tasks.py").write_text(SENDS.replace("NAME", name))
+    both = "from billing_tasks import billing\nfrom shipping_tasks import shipping\n"
+    (tmp_path / "both_flows.py").write_text(both)
+    (tmp_path / "listed_flows.py").write_text(both.splitlines()[0] + "\nfunctions = {'send': print}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert set(load_apps(["billing_tasks", "billing_tasks"]).functions) == {"send"}
+    for names in (["both_flows"], ["listed_flows"], ["billing_tasks", "shipping_tasks"]):
+        with pytest.raises(tidemill.Rejected, match="task_name_taken"):
+            load_apps(names)
 
 
 # Threads

@@ -153,6 +153,7 @@ PROBLEMS: list[tuple[str, str, Any]] = [
     ("condition_unknown_kind", "/nodes/0/when/type", document(node("a", when={"type": "perl"}))),
     ("condition_unknown_name", "/nodes/0/when", document(node("a", when="customer.age > 3"))),
     ("schema_invalid", "/inputs/type", document(node("a"), inputs={"type": "objekt"})),
+    ("schema_invalid", "/inputs/default", document(node("a"), inputs={"type": "object", "default": 3})),
     ("schema_invalid", "/inputs", document(node("a"), inputs={"name": "string", "age": "integer"})),
     ("unknown_reference", "/nodes/0/config/0/x", document(node("a", config=[{"x": "{{ b.output }}"}]))),
     ("unknown_reference", "/outputs/x", document(node("a"), outputs={"x": "{{ b.output }}"})),
