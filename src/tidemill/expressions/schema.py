@@ -58,6 +58,7 @@ LIGHT_STATES_MAX = 100
 Wildcard = Callable[[Json], bool]
 Synonyms = Mapping[str, Sequence[str]]
 """The keys that another word may stand for; the first that a schema has is offered."""
+NO_SYNONYMS: Synonyms = {}
 
 _LOOK = re.compile(r"\(\?<?[=!]|\\(?:[1-9]|k)")
 
@@ -112,7 +113,7 @@ class Schema:
         *,
         wildcard: Wildcard | None = None,
         code: str = "schema_mismatch",
-        synonyms: Synonyms = {},
+        synonyms: Synonyms = NO_SYNONYMS,
     ) -> list[Problem]:
         """Report where a value does not match, at most `PROBLEMS_MAX` places."""
         if self.accepts(value):
