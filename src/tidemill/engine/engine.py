@@ -433,8 +433,9 @@ class Engine:
         if arguments and (flow is None or inputs is not None):
             name = next(iter(arguments))
             near = get_close_matches(name, START_OPTIONS, n=1)
-            meant = f"did you mean {near[0]}?" if near else "give the inputs as one mapping"
-            raise TypeError(f"unexpected keyword argument {name!r}: {meant}")
+            if flow is None or near:
+                meant = f"did you mean {near[0]}?" if near else "give the inputs as one mapping"
+                raise TypeError(f"unexpected keyword argument {name!r}: {meant}")
         if flow is not None:
             inputs = flow.run_inputs(inputs, arguments)
         return await self.runs.start(

@@ -126,12 +126,11 @@ class Schema:
             return [] if is_open else [Problem(code=code, message="it does not match the schema", path=path)]
         try:
             found = self._validator.iter_errors(value)
-            known = (error for error in found if wildcard is None or not _open(error, wildcard, value))
-            errors = list(islice(known, PROBLEMS_MAX))
+            errors = list(islice((e for e in found if not (wildcard and _open(e, wildcard, value))), PROBLEMS_MAX))
         except ValueError as error:
             return [Problem(code=code, message=f"it is not JSON: {shorten(str(error))}", path=path)]
-        found = (problem for error in errors for problem in self._problems_of(error, path, code, synonyms))
-        return list(islice(found, PROBLEMS_MAX))
+        problems = (problem for error in errors for problem in self._problems_of(error, path, code, synonyms))
+        return list(islice(problems, PROBLEMS_MAX))
 
     def _problems_of(self, error: ValidationError, path: str, code: str, synonyms: Synonyms) -> Iterator[Problem]:
         place = _pointer(path, error.instance_path)

@@ -21,7 +21,6 @@ from tidemill.expressions.schema import (
     check_schema,
     compile_schema,
 )
-from tidemill.expressions.schema_defaults import check_defaults
 from tidemill.expressions.scope import is_template
 
 PERSON = {
@@ -629,28 +628,3 @@ def test_a_type_that_is_none_is_said_so(schema: Any, path: str, words: str, hint
     (problem,) = check_schema(schema)
     assert (problem.code, problem.path) == ("schema_invalid", path)
     assert words in problem.message and hint in problem.hint
-
-
-def test_defaults_are_checked_against_their_part_of_the_schema() -> None:
-    schema = {
-        "type": "object",
-        "properties": {
-            "n": {"type": "integer", "default": "x"},
-            "ok": {"$ref": "#/$defs/short", "default": "abc"},
-            "long": {"$ref": "#/$defs/short", "default": "abcd"},
-            "rows": {"type": "array", "items": {"enum": [1, 2], "default": 3}, "default": []},
-            "default": {"type": "integer"},
-            "whole": {"properties": {"a": {"default": 1}}, "required": ["a"], "default": {}},
-        },
-        "$defs": {"short": {"type": "string", "maxLength": 3}},
-    }
-    assert check_schema(schema, "/inputs") == []
-    found = check_defaults(schema, "/inputs")
-    assert {each.code for each in found} == {"schema_invalid"}
-    assert [each.path for each in found] == [
-        "/inputs/properties/n/default",
-        "/inputs/properties/long/default",
-        "/inputs/properties/rows/items/default",
-    ]
-    assert found[0].message == '"x" is not of type "integer"' and "would be refused" in found[0].hint
-    assert check_defaults(True, "") == check_defaults({"default": 1}, "") == []

@@ -7,14 +7,15 @@ the checks in `_compiled` is the order in which the author reads the problems: s
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
 from tidemill.errors import Problem
 from tidemill.expressions.conditions import compiled, meaning
-from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.errors import ExpressionError, pointer
 from tidemill.expressions.schema import (
     Schema,
     check_names_typed,
@@ -22,7 +23,6 @@ from tidemill.expressions.schema import (
     compile_schema,
     holds_wildcard,
 )
-from tidemill.expressions.schema_defaults import check_defaults
 from tidemill.expressions.scope import is_template
 from tidemill.kernel.compile import references
 from tidemill.kernel.compile.assemble import Assembly
@@ -41,6 +41,10 @@ UNUSABLE_SHOWN_MAX = 3
 """Unusable node types that a problem names."""
 
 TYPES_SHOWN_MAX = 30
+DEFAULTS_CHECKED_MAX = 200
+"""Checking a default costs compiling a schema."""
+
+DEFAULT_HINT = "runs without this input would be refused: write a default that the schema allows"
 
 
 def _meant_type(name: str) -> str:
@@ -359,3 +363,31 @@ def _output_uses(draft: NormalizedDraft, names: set[str] | None, limits: referen
             if name not in draft.index:
                 references.unknown_reference(draft, place, use, name)
     return uses
+
+
+def check_defaults(schema: Json, path: str) -> list[Problem]:
+    """Refuse defaults that their own part of a valid schema does not allow; one that others complete is not checked."""
+    found: list[Problem] = []
+    waiting, checked = [(schema, path)], 0
+    shared = {"$defs": schema["$defs"]} if isinstance(schema, dict) and "$defs" in schema else {}
+    while waiting and checked < DEFAULTS_CHECKED_MAX:
+        part, at = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        waiting += reversed(list(_inner_schemas(part, at)))
+        rest = {key: each for key, each in part.items() if key != "default"}
+        if "default" in part and b'"default"' not in msgspec.json.encode(rest):
+            checked += 1
+            with suppress(ExpressionError):  # It refers to something outside of `$defs`.
+                found += compile_schema({**shared, **rest}).problems(part["default"], f"{at}/default")
+    return [msgspec.structs.replace(each, code="schema_invalid", hint=each.hint or DEFAULT_HINT) for each in found]
+
+
+def _inner_schemas(schema: dict[str, Json], path: str) -> Iterator[tuple[Json, str]]:
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            yield schema[key], f"{path}/{key}"
+    for key in ("properties", "$defs", "allOf", "anyOf", "oneOf", "prefixItems"):
+        inner = schema.get(key, ())
+        for name, each in inner.items() if isinstance(inner, dict) else enumerate(inner):
+            yield each, pointer(f"{path}/{key}", name)

@@ -353,7 +353,14 @@ async def test_defaults_of_the_schema_complete_the_inputs(mill: Cluster, given: 
 @simulated
 async def test_a_default_is_checked_like_any_other_input(mill: Cluster) -> None:
     client = await mill.process(work=False)
-    await client.publish(chain("a", inputs={"properties": {"n": {"type": "integer", "default": "many"}}}))
+    wrong = {"properties": {"n": {"type": "integer", "default": "many"}}}
+    with pytest.raises(Rejected) as refused:
+        await client.publish(chain("a", inputs=wrong))
+    found = [(problem.code, problem.path) for problem in refused.value.problems]
+    assert found == [("schema_invalid", "/inputs/properties/n/default")]
+    # A default that others complete is checked where it is filled in.
+    n = {"maxProperties": 0, "default": {"m": 1}, "properties": {"m": {"default": 2}}}
+    await client.publish(chain("a", inputs={"properties": {"n": n}}))
     with pytest.raises(Rejected) as refused:
         await client.engine.start("test")
     assert [(problem.code, problem.path) for problem in refused.value.problems] == [("inputs_invalid", "/inputs/n")]

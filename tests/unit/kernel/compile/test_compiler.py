@@ -10,7 +10,7 @@ import pytest
 
 from tests.fixtures.kernel.authoring import TYPES, chain, compiled, document, node
 from tidemill.errors import Rejected
-from tidemill.kernel.compile.compiler import compile_document
+from tidemill.kernel.compile.compiler import check_defaults, compile_document
 from tidemill.kernel.document.reader import paused_collector, read_document
 from tidemill.kernel.model import Branch, Compensator, Limits, Map, Node, Retry, Rule
 
@@ -227,3 +227,27 @@ def test_who_paused_it_keeps_it_paused() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_defaults_are_checked_against_their_part_of_the_schema() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "n": {"type": "integer", "default": "x"},
+            "ok": {"$ref": "#/$defs/short", "default": "abc"},
+            "long": {"$ref": "#/$defs/short", "default": "abcd"},
+            "rows": {"type": "array", "items": {"enum": [1, 2], "default": 3}, "default": []},
+            "default": {"type": "integer"},
+            "whole": {"properties": {"a": {"default": 1}}, "required": ["a"], "default": {}},
+        },
+        "$defs": {"short": {"type": "string", "maxLength": 3}},
+    }
+    found = check_defaults(schema, "/inputs")
+    assert {each.code for each in found} == {"schema_invalid"}
+    assert [each.path for each in found] == [
+        "/inputs/properties/n/default",
+        "/inputs/properties/long/default",
+        "/inputs/properties/rows/items/default",
+    ]
+    assert found[0].message == '"x" is not of type "integer"' and "would be refused" in found[0].hint
+    assert check_defaults(True, "") == check_defaults({"default": 1}, "") == []
