@@ -58,6 +58,9 @@ def _print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
     context = getattr(error, "ctx", None)
     path = PROGRAM if context is None else context.command_path
     message, hint = " ".join(f"{error.format_message()} {_meaning(error)}".split()), f"Try `{path} --help`."
+    if isinstance(error, click.NoSuchOption) and context is not None and isinstance(context.command, click.Group):
+        message = f"No such option {error.option_name!r} before the command."
+        hint = f"Options follow the command: `{path} COMMAND … {error.option_name}`. {hint}"
     if as_json:
         from tidemill.cli.render.terminal import as_plain, print_json
         from tidemill.errors import Problem

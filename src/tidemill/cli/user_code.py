@@ -108,6 +108,8 @@ def _build(flow: Workflow[..., Any], said: str) -> None:
 
 def _target(name: str, said: str, how: str = HOW) -> Any:
     place, _, attribute = name.partition(":")
+    if attribute and not place.endswith(".py") and Path(place).is_file():
+        raise rejected("app_invalid", f"{said}: {place} is no Python file", hint=f"a document is named alone: {place}")
     try:
         target: Any = _of_file(Path(place), said) if place.endswith(".py") else importlib.import_module(place)
     except Rejected:

@@ -194,6 +194,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "a subcommand": ("runs shwo x", "Did you mean 'show'?"),
     "a subcommand of another place": ("approvals approve", "tidemill approvals decide RUN NODE approve"),
     "an option": ("run flow.yaml --quite", "Did you mean '--quiet'?"),
+    "an option before the command": ("--store x.db run flow.yaml", "`tidemill COMMAND … --store`"),
+    "an attribute of a document": ("run flow.yaml:flow", "a document is named alone: flow.yaml"),
     "a file": ("validate flwo.yaml", "did you mean flow.yaml?"),
     "a file to start": ("start flow.yaml", "tidemill publish flow.yaml"),
     "a workflow": ("start fow", "did you mean `flow`?"),

@@ -247,7 +247,8 @@ def fork_command(
 ) -> int:
     """Fork a run and print the id of the new run.
 
-    The new run copies the history up to an event, or up to the node that runs again.
+    The new run copies the history up to an event, or up to the node that runs again. Inputs replace those of the same
+    name; the others are those of the run.
     """
     from tidemill.cli.inputs import Source, read_change, read_inputs, read_pairs
 

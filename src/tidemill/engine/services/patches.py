@@ -238,8 +238,8 @@ class PatchService:
     ) -> str:
         """Fork a run: start a new one with its history up to event `at`, by default all of it.
 
-        `node` runs again there; `inputs` and a JSON Patch, or the `document`, may differ. With `key` the call may be
-        repeated.
+        `node` runs again there. `inputs` replace those of the same name; a JSON Patch, or a `document`, changes the
+        graph. With `key` the call may be repeated.
         """
         fork_id = key if key is not None else self._context.ambient.new_id()
         change = Change(patch, document)
@@ -278,7 +278,9 @@ class PatchService:
         flow = await self._context.catalog.flow(self._context.tenant, graph_after(prefix))
         payload: Payload | None = None
         if inputs is not None:
-            context = self._context
+            context, first = self._context, decode_value(await self._context.text(replay(prefix).inputs))
+            if isinstance(inputs, Mapping) and isinstance(first, dict):
+                inputs = {**first, **inputs}
             payload = await checked_inputs(
                 context.tenant, inputs, flow.workflow.inputs, context.blobs, context.input_bytes_max
             )

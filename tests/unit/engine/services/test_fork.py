@@ -104,6 +104,15 @@ async def test_other_inputs(mill: Cluster) -> None:
 
 
 @simulated
+async def test_inputs_replace_those_of_the_same_name(mill: Cluster) -> None:
+    worker = await mill.process()
+    schema = {"properties": {"region": {"default": "eu"}}}
+    run = await worker.run(document(node("a", config="{{ inputs }}"), inputs=schema), {"day": 1, "region": "us"})
+    forked = await worker.end(await worker.engine.fork(run.run_id, node="a", inputs={"day": 2}))
+    assert forked.outputs == {"a": {"day": 2, "region": "us"}}
+
+
+@simulated
 async def test_a_fork_of_a_patched_run_has_the_graph_of_its_moment(mill: Cluster) -> None:
     worker = await mill.process()
     run_id = await worker.start(document(node("a"), signal("go", "a"), node("z", "go")))
