@@ -99,14 +99,14 @@ def by_clients(file: Path, document: dict[str, Any], clients: int, runs: int) ->
     """Nodes per second of a diamond, run by async callers."""
 
     async def measure() -> float:
-        async with engine_at(f"sqlite:///{file}", functions={"add": add}) as engine:
-            await engine.publish(document)
+        async with tidemill.aopen(f"sqlite:///{file}", functions=[add]) as mill:
+            await mill.publish(document)
             name = document["name"]
-            await engine.result(await engine.start(name))
+            await mill.result(await mill.start(name))
 
             async def client() -> None:
                 for _ in range(runs):
-                    await engine.result(await engine.start(name))
+                    await mill.result(await mill.start(name))
 
             begun = time.perf_counter()
             await asyncio.gather(*(client() for _ in range(clients)))
@@ -132,13 +132,17 @@ def decorators(file: Path) -> float:
     return 100 * (own / plain - 1)
 
 
-def one_at_a_time(file: Path) -> tuple[float, float]:
-    """Milliseconds of a blocking run of one function, and of a blocking start of it, on an idle engine."""
+def one_at_a_time(file: Path) -> tuple[float, float, float, float]:
+    """Milliseconds of a blocking run of one function and of a blocking start on an idle engine, and of their floors.
+
+    The starts and what they write come in turns, after the same pause: what has rested needs longer.
+    """
+    run_floor, floor = floors(file.parent)
     with tidemill.open(f"sqlite:///{file}", functions=[add]) as mill:
         mill.publish(SINGLE)
         mill.publish({"name": "waits", "nodes": [{**node("only"), "type": "signal", "config": {"name": "go"}}]})
         mill.result(mill.start("single"))
-        runs, starts = [], []
+        runs, starts, floors_of_starts = [], [], []
         for _ in range(SINGLE_RUNS):
             begun = time.perf_counter()
             mill.result(mill.start("single"))
@@ -148,7 +152,10 @@ def one_at_a_time(file: Path) -> tuple[float, float]:
             mill.start("waits")
             starts.append(time.perf_counter() - begun)
             time.sleep(PAUSE_S)
-    return statistics.median(runs) * 1000, statistics.median(starts) * 1000
+            floors_of_starts.append(next(floor))
+            time.sleep(PAUSE_S)
+    run, start, start_floor = map(statistics.median, (runs, starts, floors_of_starts))
+    return 1000 * run, 1000 * start, 1000 * run_floor, 1000 * start_floor
 
 
 def started_at_once(file: Path) -> float:
@@ -161,11 +168,8 @@ def started_at_once(file: Path) -> float:
         return STARTS / (time.perf_counter() - begun)
 
 
-def floors_ms(place: Path) -> tuple[float, float]:
-    """Milliseconds of what a run of one function writes, and of what a start writes, written by a bare loop.
-
-    Like the starts, theirs come after a pause: what has rested needs longer.
-    """
+def floors(place: Path) -> tuple[float, Iterator[float]]:
+    """Seconds of what a run of one function writes, and of what each start writes, written by a bare loop."""
 
     async def recorded(work: bool) -> Tape:
         async with engine_at(f"sqlite:///{place / f'{work}.db'}", functions={"add": add}, work=work) as engine:
@@ -182,7 +186,7 @@ def floors_ms(place: Path) -> tuple[float, float]:
             return recording.stop()
 
     run = play(asyncio.run(recorded(work=True)), place) / SINGLE_RUNS
-    return run * 1000, statistics.median(played(asyncio.run(recorded(work=False)), place, PAUSE_S)) * 1000
+    return run, played(asyncio.run(recorded(work=False)), place)
 
 
 IDLE = """
@@ -261,15 +265,14 @@ def figures() -> Iterator[Figure | Note]:
     more = statistics.median(apart(decorators) for _ in range(ROUNDS))
     yield Figure("decorators over the plain document, processor time", more, "%", DECORATED_MUST)
     yield Figure("start_many", statistics.median(many), "runs/s", STARTS_MUST, STARTS_AIM, at_most=False)
-    found = []
-    for _ in range(ROUNDS):
-        with folder() as place:
-            found.append((*one_at_a_time(place / "runs.db"), *floors_ms(place)))
-    run, start, run_floor, start_floor = (statistics.median(column) for column in zip(*found, strict=True))
+    found = [apart(one_at_a_time) for _ in range(ROUNDS)]
+    run, start = (statistics.median(column) for column in list(zip(*found, strict=True))[:2])
     yield Figure("one blocking run of one function", run, "ms")
-    yield Figure("the same, times its floor", run / run_floor, "×", RUN_FLOOR_MUST)
+    over = statistics.median(own / floor for own, _, floor, _ in found)
+    yield Figure("the same, times its floor", over, "×", RUN_FLOOR_MUST)
     yield Figure("one blocking start on an idle engine", start, "ms")
-    yield Figure("the same, times its floor", start / start_floor, "×", START_FLOOR_MUST)
+    over = statistics.median(own / floor for _, own, _, floor in found)
+    yield Figure("the same, times its floor", over, "×", START_FLOOR_MUST)
     with folder() as place:
         yield from processes(place)
         yield from peers.diamonds(lambda: apart(by_threads), place)
