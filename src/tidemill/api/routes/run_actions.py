@@ -250,7 +250,9 @@ class ForkRun(Body):
         description="The last event to copy; by default all.",
     )
     node: str | None = Field(default=None, description="A node that runs again in the fork.")
-    inputs: Any = Field(default=None, description="Inputs in place of those of the same name; the others are those of the run.")
+    inputs: Any = Field(
+        default=None, description="Inputs in place of those of the same name; the others are those of the run."
+    )
     patch: Any = Field(default=None, description="A JSON Patch of the run's document. Needs `runs:patch`.")
     document: dict[str, Any] | str | None = Field(
         default=None, description="Instead of `patch`: the new document, also as YAML."
