@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -58,7 +59,7 @@ def _print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
     context = getattr(error, "ctx", None)
     path = PROGRAM if context is None else context.command_path
     message, hint = " ".join(f"{error.format_message()} {_meaning(error)}".split()), f"Try `{path} --help`."
-    if isinstance(error, click.NoSuchOption) and context is not None and isinstance(context.command, click.Group):
+    if isinstance(error, click.NoSuchOption) and context and _is_of_a_command(error.option_name, context.command):
         message = f"No such option {error.option_name!r} before the command."
         hint = f"Options follow the command: `{path} COMMAND … {error.option_name}`. {hint}"
     if as_json:
@@ -69,6 +70,16 @@ def _print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
         return
     print(f"{PROGRAM}: {sanitize(message)}", file=sys.stderr)
     print(hint, file=sys.stderr)
+
+
+def _is_of_a_command(option: str, group: click.Command) -> bool:
+    """Whether a command of a group takes an option."""
+    commands = group.commands.values() if isinstance(group, click.Group) else ()
+    loaded = (each.load() if isinstance(each, LazyCommand) else each for each in commands)
+    return any(
+        option in chain.from_iterable(param.opts for param in each.params) or _is_of_a_command(option, each)
+        for each in loaded
+    )
 
 
 def _meaning(error: click.ClickException) -> str:

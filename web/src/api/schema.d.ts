@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 140255ad28a2e165.
+// Made by `make web-types` from the OpenAPI document d9057211acc13b4c.
 
 export interface paths {
     "/livez": {
@@ -1952,7 +1952,7 @@ export interface components {
             node?: string | null;
             /**
              * Inputs
-             * @description Other inputs; by default those of the run.
+             * @description Inputs in place of those of the same name; the others are those of the run.
              */
             inputs?: unknown;
             /**
