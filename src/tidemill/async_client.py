@@ -24,6 +24,7 @@ from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.runs import RunService
 from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService
+from tidemill.engine.validation import Seconds, timeout_of
 from tidemill.errors import for_callers, shorten_traceback
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
@@ -229,14 +230,14 @@ class AsyncTidemill:
     async def close(
         self,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
-        timeout_s: float | None = None,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - as callers guess it
+        timeout_s: Seconds | None = None,
     ) -> None:
         """Let running attempts finish (at most `timeout` seconds), then close the store; idempotent."""
         if self._open:
             self._open, self._closed = False, True
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._engine.close(), timeout_s if timeout is None else timeout)
+                await asyncio.wait_for(self._engine.close(), timeout_of(timeout, timeout_s))
 
     async def __aenter__(self) -> AsyncTidemill:
         return await self._opened()

@@ -35,6 +35,7 @@ from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.runs import RunService
 from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService
+from tidemill.engine.validation import Seconds, timeout_of
 from tidemill.engine.views import html_table
 from tidemill.errors import Rejected, TidemillError, for_callers, shorten_traceback
 from tidemill.handlers.contract import Handler, NodeClass
@@ -377,7 +378,7 @@ class Tidemill:
             if not self._closed:
                 self._wait(ahead.close())
 
-    def close(self, *, timeout: float | None = None, timeout_s: float | None = None) -> None:
+    def close(self, *, timeout: Seconds | None = None, timeout_s: Seconds | None = None) -> None:
         """Let running attempts finish (at most `timeout` seconds), then close the store; idempotent."""
         if self._closed or self._forked:
             return
@@ -385,7 +386,7 @@ class Tidemill:
         try:
             # What still runs after that is cut off; its lease ends by itself.
             with suppress(TimeoutError):
-                self._answered(asyncio.wait_for(self._engine.close(), timeout_s if timeout is None else timeout))
+                self._answered(asyncio.wait_for(self._engine.close(), timeout_of(timeout, timeout_s)))
         finally:
             self._stop()
 

@@ -533,7 +533,8 @@ async def test_an_action_on_more_runs_than_one_request_takes_is_that_of_an_engin
         for limit in (2, 3, 4, 7, 8, 5_000):
             given: dict[str, Any] = {"limit": limit, "dry_run": True}
             assert await remote.bulk("cancel", query, **given) == await local.bulk("cancel", query, **given)
-            named = [*run_ids, run_ids[0], "unknown"]
+            row = (await remote.find(limit=1))[0][0]
+            named = [*run_ids, row, "unknown"]
             mine, theirs = [await each.bulk("pause", run_ids=named, **given) for each in (remote, local)]
             assert mine == theirs
         assert (await remote.bulk("cancel", "workflow:none", limit=5_000)).runs == ()

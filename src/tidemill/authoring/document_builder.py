@@ -30,11 +30,13 @@ from tidemill.authoring.reference import (
     Place,
     Reference,
     Text,
+    hint_of,
     not_known,
     place_of,
     recorder_of,
     template_literal,
     template_of,
+    text_template_of,
 )
 from tidemill.blobs.payloads import as_builtin
 from tidemill.errors import Problem, Rejected, rejected
@@ -75,6 +77,8 @@ class DocumentBuilder:
         """What the function named when it was called."""
         self._problems: list[Problem] = []
         self._formatted: dict[str, tuple[Place, ...]] = {}
+        self._among_text: dict[str, str] = {}
+        """Of a template that makes text of a value: the plain one, which does so where other text is beside it."""
         self._numbers: dict[str, int] = {}
         """The last numbers in ids, by name."""
         self._gates: list[Step] = []
@@ -201,7 +205,12 @@ class DocumentBuilder:
 
     def formatted(self, reference: Reference) -> str:
         """The text that stands for a reference in a string until the string is rendered."""
-        return self.template(template_of(place_of(reference)), (place_of(reference),))
+        place, hint = place_of(reference), hint_of(reference)
+        if hint is str:
+            return self.template(template_of(place), (place,))
+        text = text_template_of(place)
+        self._among_text[text] = template_of(place)
+        return self.template(text, (place,))
 
     def text(self, text: str) -> Text | str:
         """A string that references were formatted into, taken apart."""
@@ -210,7 +219,10 @@ class DocumentBuilder:
             if number % 2 and len(self._formatted.get(part, ())) != 1:
                 raise not_known("a template is part of a default", "make the text inside a task")
             parts += [self._formatted[part][0] if number % 2 else part] if part else []
-        return Text(tuple(parts)) if any(isinstance(part, Place) for part in parts) else text
+        if not any(isinstance(part, Place) for part in parts):
+            return text
+        # What is joined with an empty text is text, too.
+        return Text(tuple(parts) if len(parts) > 1 else (*parts, ""))
 
     def template(self, text: str, places: tuple[Place, ...]) -> str:
         """The text that stands for a template that reads these places."""
@@ -233,7 +245,9 @@ class DocumentBuilder:
     def _foreign(self, value: Any) -> Any:
         if isinstance(value, Condition):
             raise TypeError("a comparison is not a value; compare inside a task")
-        return str(value) if isinstance(value, Reference) else as_builtin(value)
+        if isinstance(value, Reference):
+            return recorder_of(value).template(template_of(place_of(value)), (place_of(value),))
+        return as_builtin(value)
 
     def _filled(self, value: Json, step: Step | None, literal: bool) -> Json:
         if isinstance(value, str):
@@ -252,13 +266,15 @@ class DocumentBuilder:
         if BEGIN not in text:
             return "{{ " + template_literal(text) + " }}" if literal and has_syntax(text) else text
         parts: list[str] = []
-        for number, part in enumerate(FORMATTED.split(text)):
+        pieces = FORMATTED.split(text)
+        is_alone = len(pieces) == 3 and not pieces[0] and not pieces[2]
+        for number, part in enumerate(pieces):
             if number % 2:
                 if part not in self._formatted:
                     self._foreign_problem(part)
                 for place in self._formatted.get(part, ()):
                     self._use(place, step, self)
-                parts.append(part)
+                parts.append(part if is_alone else self._among_text.get(part, part))
             elif part:
                 escaped = literal and (has_syntax(part) or part.endswith("{"))
                 parts.append("{{ " + template_literal(part) + " }}" if escaped else part)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.conditions import parse_condition
-from tidemill.handlers.python.conversion import ConversionError, fields_of, item_of, to_json
+from tidemill.handlers.python.conversion import ConversionError, fields_of, item_of, key_of, to_json
 
 Json = Any
 
@@ -42,6 +42,8 @@ class Recorder(Protocol):
     """What the document builder reads from a reference."""
 
     def formatted(self, reference: Reference) -> str: ...
+
+    def template(self, text: str, places: tuple[Place, ...]) -> str: ...
 
     def problem(self, code: str, message: str, hint: str) -> None: ...
 
@@ -94,7 +96,7 @@ class Reference:
     def __getattr__(self, name: str) -> Reference:
         if name.startswith("_"):
             raise AttributeError(f"{self!r} has no field {name!r}; a key that begins with _ is written [{name!r}]")
-        return self.__getitem__(name)
+        return self.__getitem__(key_of(hint_of(self), name))
 
     def __getitem__(self, key: Any) -> Reference:
         place, hint, recorder = place_of(self), hint_of(self), recorder_of(self)
@@ -233,6 +235,12 @@ def _step_text(step: str | int) -> str:
 
 def template_of(place: Place) -> str:
     return "{{ " + _expression(place) + " }}"
+
+
+def text_template_of(place: Place) -> str:
+    """A template that makes text of a value, also where it stands alone."""
+    # A conditional expression reaches to the end of the template.
+    return "{{ " + (f"({_expression(place)})" if place.handled else _expression(place)) + ' ~ "" }}'
 
 
 def _expression(place: Place) -> str:

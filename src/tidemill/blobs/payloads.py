@@ -23,7 +23,7 @@ def as_builtin(value: Any) -> Any:
     dump = getattr(type(value), "model_dump", None)
     if dump is None:
         raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
-    return dump(value, mode="json")
+    return dump(value, mode="json", by_alias=True)
 
 
 _CONTAINERS = (dict, list, tuple)

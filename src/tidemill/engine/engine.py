@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
-from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeGuard, TypeVar, cast, overload
 
 from tidemill.agents.port import AgentPort
@@ -41,7 +40,7 @@ from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import COLLECT_EVERY_MS, BlobService
 from tidemill.engine.services.bulk import BulkService
 from tidemill.engine.services.concurrency import ConcurrencyService, KnownLimits
-from tidemill.engine.services.context import ServiceContext, run_id_of
+from tidemill.engine.services.context import AnyRun, ServiceContext, run_id_of
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.maintenance import MaintenanceService
@@ -51,7 +50,7 @@ from tidemill.engine.services.tenant_services import SharedParts, TenantServices
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import Document, WorkflowService
 from tidemill.engine.turn import TurnLoop
-from tidemill.engine.validation import timeout_of
+from tidemill.engine.validation import Seconds, timeout_of
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.instrumentation import Instrumentation, measured
 from tidemill.engine.worker.leases import WorkerOptions
@@ -77,30 +76,34 @@ FunctionT = TypeVar("FunctionT", bound=Function)
 TENANTS_KEPT = 1_000
 """Tenants whose services an engine keeps."""
 START_OPTIONS = ("key", "labels", "timeout", "submitted_by", "correlation_id", "deadline_seconds", "traceparent")
-RUN_IDS = ("run_id", "other_id")
-"""The first parameters of the verbs that act on runs."""
+RUN_ID = "run_id"
+"""The first parameter of the verbs that act on runs."""
 
 
 def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Engine, P], T]:
-    """A verb of the engine that calls a method of one of its services, or of what stands for that service.
-
-    Where a run id is wanted, a view or a row of the run will do.
-    """
-    parameters = signature(method).parameters
-    ids = [name for name in RUN_IDS if name in parameters]
-    optional = any(parameters[name].default is None for name in ids)
+    """A verb of the engine that calls a method of one of its services, or of what stands for that service."""
 
     @wraps(method)
     def call(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        verb = getattr(getattr(self, service), method.__name__)
-        if not ids:
-            return cast(T, verb(*args, **kwargs))
-        first = map(run_id_of, args[: len(ids)])
-        named = {name: kwargs[name] for name in ids if name in kwargs}
-        found = {name: None if given is None and optional else run_id_of(given) for name, given in named.items()}
-        return cast(T, verb(*first, *args[len(ids) :], **{**kwargs, **found}))
+        return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
 
     return call
+
+
+def run_verb(
+    service: str, method: Callable[Concatenate[Any, str, P], T]
+) -> Callable[Concatenate[Engine, AnyRun, P], T]:
+    """The same, of a method whose first parameter is the id of a run: a view or a row of the run will do."""
+
+    @wraps(method)
+    def call(self: Engine, /, *args: Any, **kwargs: Any) -> T:
+        if args:
+            args = (run_id_of(args[0]), *args[1:])
+        elif RUN_ID in kwargs:
+            kwargs[RUN_ID] = run_id_of(kwargs[RUN_ID])
+        return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
+
+    return cast("Callable[Concatenate[Engine, AnyRun, P], T]", call)
 
 
 def _is_name(workflow: object) -> TypeGuard[str]:
@@ -133,8 +136,8 @@ class Engine:
     """
 
     # The flat verbs: each is a method of a service.
-    result = service_verb("runs", RunService.result)
-    follow = service_verb("runs", RunService.follow)
+    result = run_verb("runs", RunService.result)
+    follow = run_verb("runs", RunService.follow)
     find = service_verb("runs", RunService.find)
     count = service_verb("runs", RunService.count)
     summary = service_verb("runs", RunService.summary)
@@ -142,24 +145,24 @@ class Engine:
     histogram = service_verb("runs", RunService.histogram)
     failure_groups = service_verb("runs", RunService.failure_groups)
     resolve = service_verb("runs", RunService.resolve)
-    cancel = service_verb("runs", RunService.cancel)
-    pause = service_verb("runs", RunService.pause)
-    resume = service_verb("runs", RunService.resume)
-    retry = service_verb("runs", RunService.retry)
-    rewind = service_verb("runs", RunService.rewind)
-    override = service_verb("runs", RunService.override)
-    rollback = service_verb("runs", RunService.rollback)
-    relabel = service_verb("runs", RunService.relabel)
+    cancel = run_verb("runs", RunService.cancel)
+    pause = run_verb("runs", RunService.pause)
+    resume = run_verb("runs", RunService.resume)
+    retry = run_verb("runs", RunService.retry)
+    rewind = run_verb("runs", RunService.rewind)
+    override = run_verb("runs", RunService.override)
+    rollback = run_verb("runs", RunService.rollback)
+    relabel = run_verb("runs", RunService.relabel)
     bulk = service_verb("many", BulkService.bulk)
-    signal = service_verb("runs", RunService.signal)
-    document = service_verb("patches", PatchService.document)
-    patch = service_verb("patches", PatchService.patch)
-    fork = service_verb("patches", PatchService.fork)
-    approval = service_verb("approvals", ApprovalService.show)
-    decide = service_verb("approvals", ApprovalService.decide)
-    delegate = service_verb("approvals", ApprovalService.delegate)
-    dead_letter = service_verb("dead_letters", DeadLetterService.show)
-    discard = service_verb("dead_letters", DeadLetterService.discard)
+    signal = run_verb("runs", RunService.signal)
+    document = run_verb("patches", PatchService.document)
+    patch = run_verb("patches", PatchService.patch)
+    fork = run_verb("patches", PatchService.fork)
+    approval = run_verb("approvals", ApprovalService.show)
+    decide = run_verb("approvals", ApprovalService.decide)
+    delegate = run_verb("approvals", ApprovalService.delegate)
+    dead_letter = run_verb("dead_letters", DeadLetterService.show)
+    discard = run_verb("dead_letters", DeadLetterService.discard)
     reprocess = service_verb("dead_letters", DeadLetterService.reprocess)
     workflow = service_verb("workflows", WorkflowService.show)
     workflow_document = service_verb("workflows", WorkflowService.document)
@@ -172,16 +175,16 @@ class Engine:
     tags = service_verb("workflows", WorkflowService.tags)
     tag_history = service_verb("workflows", WorkflowService.tag_history)
     delete_workflow = service_verb("workflows", WorkflowService.delete)
-    show = service_verb("inspection", InspectionService.show)
-    events = service_verb("inspection", InspectionService.events)
-    path = service_verb("inspection", InspectionService.path)
-    tokens = service_verb("inspection", InspectionService.tokens)
-    why = service_verb("inspection", InspectionService.why)
-    why_node = service_verb("inspection", InspectionService.why_node)
-    compare = service_verb("inspection", InspectionService.compare)
-    transcript = service_verb("inspection", InspectionService.transcript)
-    logs = service_verb("inspection", InspectionService.logs)
-    follow_logs = service_verb("inspection", InspectionService.follow_logs)
+    show = run_verb("inspection", InspectionService.show)
+    events = run_verb("inspection", InspectionService.events)
+    path = run_verb("inspection", InspectionService.path)
+    tokens = run_verb("inspection", InspectionService.tokens)
+    why = run_verb("inspection", InspectionService.why)
+    why_node = run_verb("inspection", InspectionService.why_node)
+    compare = run_verb("inspection", InspectionService.compare)
+    transcript = run_verb("inspection", InspectionService.transcript)
+    logs = run_verb("inspection", InspectionService.logs)
+    follow_logs = run_verb("inspection", InspectionService.follow_logs)
     put_blob = service_verb("blobs", BlobService.put)
     blob = service_verb("blobs", BlobService.show)
     save_blob = service_verb("blobs", BlobService.save)
@@ -198,8 +201,8 @@ class Engine:
     reindex = service_verb("maintenance", MaintenanceService.reindex)
     archive_sweep = service_verb("maintenance", MaintenanceService.archive_sweep)
     archive_list = service_verb("maintenance", MaintenanceService.archive_list)
-    archive_show = service_verb("maintenance", MaintenanceService.archive_show)
-    archive_restore = service_verb("maintenance", MaintenanceService.archive_restore)
+    archive_show = run_verb("maintenance", MaintenanceService.archive_show)
+    archive_restore = run_verb("maintenance", MaintenanceService.archive_restore)
     create_key = service_verb("keys", KeyService.create)
     revoke_key = service_verb("keys", KeyService.revoke)
     create_tenant = service_verb("tenants", TenantService.create)
@@ -417,7 +420,7 @@ class Engine:
         labels: Mapping[str, str] | None = None,
         submitted_by: str = "",
         correlation_id: str = "",
-        deadline_seconds: float | None = None,
+        deadline_seconds: Seconds | None = None,
         traceparent: str = "",
         **arguments: Any,
     ) -> str:
@@ -458,7 +461,7 @@ class Engine:
         labels: Mapping[str, str] | None = None,
         submitted_by: str = "",
         correlation_id: str = "",
-        deadline_seconds: float | None = None,
+        deadline_seconds: Seconds | None = None,
         traceparent: str = "",
     ) -> list[str]:
         """Start a run for each of the `inputs` and return their ids once all are durable.
@@ -496,8 +499,8 @@ class Engine:
         *,
         key: str | None = None,
         labels: Mapping[str, str] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
-        timeout_s: float | None = None,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - as callers guess it
+        timeout_s: Seconds | None = None,
         **arguments: Any,
     ) -> RunView:
         """Start a workflow and wait for its end.

@@ -9,6 +9,7 @@ from hashlib import sha256
 from math import ceil
 from operator import attrgetter
 from sys import intern
+from typing import Any
 
 import msgspec
 
@@ -111,6 +112,12 @@ class RunRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, array_like=Tru
     def __repr__(self) -> str:
         """What tells runs apart; a row has too many fields to be read."""
         return f"RunRow({self.run_id!r}, workflow='{self.workflow}@{self.version}', status={self.status!r})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON value; the format of the stored row is left out."""
+        shown = msgspec.structs.asdict(self) | {"waiting_for": list(self.waiting_for)}
+        del shown["v"]
+        return shown
 
 
 class ApprovalRow(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -185,6 +185,10 @@ def check_run_id(run_id: Any) -> None:
         raise rejected("run_key_invalid", message, hint=f"choose another key, such as {run_id.strip('.') or 'run'}-1")
 
 
+Seconds = float | timedelta
+"""How long callers are ready to wait, or a run may take."""
+
+
 def check_limit(limit: Any) -> None:
     if not isinstance(limit, int) or limit < 1:
         message = f"a page has at least one row, not {limit!r}"
@@ -193,14 +197,14 @@ def check_limit(limit: Any) -> None:
 
 def timeout_of(*given: Any) -> float | None:
     """The seconds that a caller waits, given as a number or a timedelta: the first that is not None."""
-    seconds = next((_seconds(each) for each in given if each is not None), None)
+    seconds = next((in_seconds(each) for each in given if each is not None), None)
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
         message = f"a time-out is a number of seconds or a timedelta, not {type(seconds).__name__}"
         raise rejected("timeout_invalid", message, path="/timeout", hint="write timeout=30")
     return seconds
 
 
-def _seconds(given: Any) -> Any:
+def in_seconds(given: Any) -> Any:
     return given.total_seconds() if isinstance(given, timedelta) else given
 
 
@@ -208,7 +212,7 @@ def check_deadline(seconds: Any) -> int | None:
     """The milliseconds that a run may take; None sets no limit."""
     if seconds is None:
         return None
-    seconds = _seconds(seconds)
+    seconds = in_seconds(seconds)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.001 <= seconds <= SECONDS_MAX:
         message = "a deadline is a number of seconds from 0.001 to ten years"
         raise rejected("deadline_invalid", message, path="/deadline_seconds", hint="leave it out for none")

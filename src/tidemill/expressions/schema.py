@@ -151,7 +151,8 @@ class Schema:
                 if _in_another_word(key, error.instance, at, synonyms):
                     return
                 wanted = at.get("properties", {}).get(key) if isinstance(at, dict) else None
-                hint = f"it takes {_takes(wanted) or ELSE}" if isinstance(wanted, dict) else ""
+                takes = _takes(wanted) if isinstance(wanted, dict) else ""
+                hint = f"it takes {takes}" if takes else ""
                 yield Problem(code=code, message=f'the key "{key}" is missing', path=place, hint=hint)
             case ValidationErrorKind.Enum(options):
                 value = error.instance

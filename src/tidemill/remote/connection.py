@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+from tidemill.engine.index_rows import RunRow
 from tidemill.engine.views import ApprovalView, RunView
 from tidemill.errors import Problem, Rejected, ServerUnavailable
 from tidemill.kernel.document.diff import GraphDiff
@@ -125,7 +126,9 @@ def _seconds(retry_after: str | None) -> float:
 
 
 def sent(value: Any) -> Any:
-    """An argument as JSON."""
+    """An argument as JSON; a run is its id."""
+    if isinstance(value, (RunView, RunRow)):
+        return value.run_id
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
         return f"{seconds:.0f}s" if seconds.is_integer() else f"{seconds:.3f}s"

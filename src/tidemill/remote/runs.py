@@ -27,11 +27,12 @@ from tidemill.engine.run_query import (
     read_query,
 )
 from tidemill.engine.services.bulk import RUNS_MAX, BulkAction, BulkOutcome, BulkService
+from tidemill.engine.services.context import AnyRun, run_ids_of
 from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.run_actions import UNSET
 from tidemill.engine.services.runs import LAST, RunPage, RunService
-from tidemill.engine.validation import timeout_of
+from tidemill.engine.validation import Seconds, in_seconds, timeout_of
 from tidemill.engine.views import RunView
 from tidemill.errors import Problem, Rejected, ServerUnavailable, Unavailable, not_ended, rejected
 from tidemill.kernel.model import decode_workflow
@@ -135,7 +136,7 @@ class RemoteRuns(RemoteService):
         labels: Mapping[str, str] | None = None,
         submitted_by: str = "",
         correlation_id: str = "",
-        deadline_seconds: float | None = None,
+        deadline_seconds: Seconds | None = None,
         traceparent: str = "",
     ) -> str:
         body = {
@@ -143,7 +144,7 @@ class RemoteRuns(RemoteService):
             "inputs": json_value(inputs, "inputs_not_json", "/inputs"),
             "labels": dict(labels or {}),
             "correlation_id": correlation_id,
-            "deadline_seconds": deadline_seconds,
+            "deadline_seconds": in_seconds(deadline_seconds),
         }
         headers = {"Idempotency-Key": uuid4().hex if key is None else key, **_trace_header(traceparent)}
         started = await self._ask(Route("POST", "/runs"), body, headers)
@@ -158,7 +159,7 @@ class RemoteRuns(RemoteService):
         labels: Mapping[str, str] | None = None,
         submitted_by: str = "",
         correlation_id: str = "",
-        deadline_seconds: float | None = None,
+        deadline_seconds: Seconds | None = None,
         traceparent: str = "",
     ) -> list[str]:
         given = list(inputs)
@@ -170,7 +171,7 @@ class RemoteRuns(RemoteService):
             "workflow": workflow,
             "labels": dict(labels or {}),
             "correlation_id": correlation_id,
-            "deadline_seconds": deadline_seconds,
+            "deadline_seconds": in_seconds(deadline_seconds),
         }
         runs = [
             {"inputs": json_value(value, "inputs_not_json", f"/inputs/{number}"), "key": key}
@@ -204,8 +205,8 @@ class RemoteRuns(RemoteService):
         self,
         run_id: str,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
-        timeout_s: float | None = None,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - as callers guess it
+        timeout_s: Seconds | None = None,
     ) -> RunView:
         seconds = timeout_of(timeout, timeout_s)
         loop = asyncio.get_running_loop()
@@ -308,10 +309,17 @@ class RemoteBulk(RemoteService):
     SERVICE = BulkService
 
     async def bulk(
-        self, action: BulkAction, query: str = "", *, run_ids: Sequence[str] = (), limit: int = RUNS_MAX, **given: Any
+        self,
+        action: BulkAction,
+        query: str = "",
+        *,
+        run_ids: Sequence[AnyRun] = (),
+        limit: int = RUNS_MAX,
+        **given: Any,
     ) -> BulkOutcome:
         call = partial(self._call, BulkService.bulk, Route("POST", "/runs/bulk", repeats=False))
-        ids, is_more = list(dict.fromkeys(run_ids)), len(set(run_ids)) > limit
+        ids = run_ids_of(run_ids)
+        is_more = len(ids) > limit
         if limit > RUNS_MAX and query.strip() and not ids:
             # More than one request may act on: the runs are found first, and named in several.
             found, after = await RemoteRuns(self._connection).find(query, limit=limit)

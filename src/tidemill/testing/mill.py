@@ -25,7 +25,7 @@ from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.dead_letters import DeadLetterService
-from tidemill.engine.validation import timeout_of
+from tidemill.engine.validation import Seconds, timeout_of
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.leases import WorkerOptions
 from tidemill.errors import offered
@@ -263,14 +263,14 @@ class SimulatedMill:
         workflow: Document | Workflow[..., Any],
         inputs: Any = None,
         *,
-        timeout: float | timedelta | None = None,
+        timeout: Seconds | None = None,
         **options: Any,
     ) -> RunView:
         """Start a workflow and let time pass until it has ended; `timeout` is that of `result`."""
         timeout_of(timeout)
         return self.result(self.start(workflow, inputs, **options), timeout=timeout)
 
-    def result(self, run_id: str, *, timeout: float | timedelta | None = None) -> RunView:
+    def result(self, run_id: str, *, timeout: Seconds | None = None) -> RunView:
         """Let time pass until a run has ended.
 
         Raises `StillWaiting` if time alone does not end it, or only after `timeout` seconds of the simulated clock.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pydantic
 import pytest
 
 import tidemill
@@ -419,6 +420,28 @@ def test_an_approval_is_a_gate() -> None:
     before, result = decide(payment, "approve", amount=9)
     assert before["double"] == "COMPLETED" and before["say_2"] == before["join"] == "PENDING"
     assert result.outputs == {"paid": [9, "A1"], "told": None, "sent": "sent"}
+
+
+class Invoice(pydantic.BaseModel):
+    number: str
+    amount: int
+
+
+@workflow
+def invoice() -> Any:
+    ok = tidemill.approve("Pay?", form=Invoice)
+    return join(ok.form.amount, ok.form.number)
+
+
+def test_the_form_of_a_model_is_checked() -> None:
+    with tidemill.open("memory://") as mill:
+        run_id = mill.start(invoice)
+        next(event for event in mill.follow(run_id) if event["type"] == "ApprovalRequested")
+        with pytest.raises(tidemill.Rejected) as refusal:
+            mill.decide(run_id, "approve", "approve", actor="ada", form={"amount": "x"})
+        assert len(refusal.value.problems) == 2
+        mill.decide(run_id, "approve", "approve", actor="ada", form={"number": "A", "amount": 3})
+        assert mill.result(run_id).output == [3, "A"]
 
 
 def test_a_rejection_takes_its_way_and_nothing_else_runs() -> None:

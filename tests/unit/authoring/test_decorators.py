@@ -449,6 +449,29 @@ def test_two_workflows_of_one_name_in_a_family_are_refused() -> None:
     assert "child (test_decorators.py:" in str(refused.value)
 
 
+@task
+def seven() -> int:
+    return 7
+
+
+@workflow
+def texts(n: int, word: str) -> list[Any]:
+    found = seven()
+    return [found, f"{found}", str(n), f"{word}", f"{found}{n}", tidemill.default(found, f"{n}")]
+
+
+def test_a_formatted_value_is_text_also_where_it_stands_alone() -> None:
+    with tidemill.open("memory://") as mill:
+        assert mill.run(texts, n=3, word="x").outputs == [7, "7", "3", "x", "73", 7]
+    found = texts.document()["outputs"]
+    assert found[1:5] == [
+        '{{ seven.output ~ "" }}',
+        '{{ inputs.n ~ "" }}',
+        "{{ inputs.word }}",
+        "{{ seven.output }}{{ inputs.n }}",
+    ]
+
+
 def test_a_reference_of_another_workflow_is_refused() -> None:
     kept: list[Any] = []
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from tidemill.engine.services.context import run_id_of
+from tidemill.engine.services.context import AnyRun, run_ids_of
 from tidemill.engine.services.runs import RunService
 from tidemill.errors import Rejected, offered, rejected
 
@@ -48,7 +48,7 @@ class BulkService:
         action: BulkAction,
         query: str = "",
         *,
-        run_ids: Sequence[str] = (),
+        run_ids: Sequence[AnyRun] = (),
         limit: int = RUNS_MAX,
         dry_run: bool = False,
         reason: str = "",
@@ -69,8 +69,7 @@ class BulkService:
             message = f"an action is applied to at least one run, not {limit}"
             raise rejected("limit_invalid", message, path="/limit", hint="leave it out for 1,000")
         if run_ids:
-            given = [run_ids] if isinstance(run_ids, str) else run_ids
-            named = list(dict.fromkeys(map(run_id_of, given)))
+            named = run_ids_of(run_ids)
             rows = [(run_id, "", "") for run_id in named[:limit]]
             more = len(named) > len(rows)
         elif query.strip():

@@ -19,12 +19,13 @@ from tidemill.engine.attempts.rendering import Values, blobs_of, scope_of, share
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import require_intact
-from tidemill.engine.index_rows import RUN
+from tidemill.engine.index_rows import RUN, RunRow
 from tidemill.engine.maintenance.audit_chain import require_actor, waiting_row
 from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.services.concurrency import KnownLimits
 from tidemill.engine.turn import TurnLoop
 from tidemill.engine.validation import check_command_id, check_limit, check_words, packed
+from tidemill.engine.views import RunView
 from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import Isolation, render
@@ -42,6 +43,10 @@ SUMMARIES_AT_ONCE = 2
 """Other requests wait for a slice of each that is under way."""
 
 
+AnyRun = str | RunView | RunRow
+"""A run, as its id or as what `run`, `show` and `find` return."""
+
+
 def run_id_of(run: object) -> str:
     """The id of a run that is given as its id, or as a view or row of it."""
     run_id = run if isinstance(run, str) else getattr(run, "run_id", None)
@@ -49,6 +54,12 @@ def run_id_of(run: object) -> str:
         return run_id
     message = f"a run is given by its id, or as what `run`, `show` or `find` returned, not as {type(run).__name__}"
     raise rejected("run_id_invalid", message, path="/run_id", hint="`mill.find()` lists runs")
+
+
+def run_ids_of(runs: AnyRun | Sequence[AnyRun]) -> list[str]:
+    """The ids of several runs, or of one, each once."""
+    given = [runs] if isinstance(runs, AnyRun) else runs
+    return list(dict.fromkeys(map(run_id_of, given)))
 
 
 @dataclass(slots=True)

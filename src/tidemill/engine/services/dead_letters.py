@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.engine.index_rows import DEAD_LETTER, DeadLetterRow, read_dead_letter_row
 from tidemill.engine.run_query import checked_terms
-from tidemill.engine.services.context import ServiceContext, at_index
+from tidemill.engine.services.context import AnyRun, ServiceContext, at_index, run_id_of
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.run_actions import UNSET
 from tidemill.engine.services.runs import RunService
@@ -113,7 +113,7 @@ class DeadLetterService:
     async def reprocess(
         self,
         *,
-        run_id: str | None = None,
+        run_id: AnyRun | None = None,
         node: str | None = None,
         workflow: str | None = None,
         code: str | None = None,
@@ -134,7 +134,7 @@ class DeadLetterService:
         check_limit(limit)
         if config is not UNSET:
             operations = _corrected(node, config, operations)
-        terms = _terms(run_id, node, workflow, code)
+        terms = _terms(None if run_id is None else run_id_of(run_id), node, workflow, code)
         found: dict[str, ReprocessedRun] = {}
         handled = 0
         async for each in self._runs_with(terms):

@@ -24,7 +24,7 @@ from tidemill.engine.corruption import UNREADABLE, is_newer, newer_job
 from tidemill.engine.index_rows import RUN, read_run_row
 from tidemill.engine.maintenance.reindex import row_like
 from tidemill.engine.run_cache import CachedRun
-from tidemill.engine.services.context import ServiceContext, at_index, check_node
+from tidemill.engine.services.context import AnyRun, ServiceContext, at_index, check_node, run_id_of
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.views import RunView, item_views, view_run
 from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable, rejected
@@ -479,9 +479,9 @@ class InspectionService:
         words = "find out why the child run failed and fix it, then retry this run: completed nodes keep their results"
         return msgspec.structs.replace(found, unblock=words, command=f"tidemill why {quote(child.key)}")
 
-    async def compare(self, run_id: str, other_id: str) -> Comparison:
+    async def compare(self, run_id: str, other_id: AnyRun) -> Comparison:
         """Compare two runs: which nodes have the same result, and where they first differ."""
-        left, right = await self.show(run_id), await self.show(other_id)
+        left, right = await self.show(run_id), await self.show(run_id_of(other_id))
         order = [step["node"] for step in await self.path(run_id)]
         names = [*dict.fromkeys([*order, *left.nodes, *right.nodes])]
         nodes = tuple(_compared(name, left, right) for name in names)
@@ -489,7 +489,7 @@ class InspectionService:
         inputs_same, outputs_same = bool(left.inputs == right.inputs), bool(left.outputs == right.outputs)
         return Comparison(
             left=run_id,
-            right=other_id,
+            right=right.run_id,
             same=not apart and inputs_same and outputs_same and left.status == right.status,
             inputs_same=inputs_same,
             outputs_same=outputs_same,

@@ -32,6 +32,7 @@ from tidemill.engine.run_query import (
 from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.services.run_actions import RunActions
 from tidemill.engine.validation import (
+    Seconds,
     check_deadline,
     check_labels,
     check_run_id,
@@ -134,7 +135,7 @@ class RunService(RunActions):
         labels: Mapping[str, str] | None = None,
         submitted_by: str = "",
         correlation_id: str = "",
-        deadline_seconds: float | None = None,
+        deadline_seconds: Seconds | None = None,
         traceparent: str = "",
     ) -> str:
         """Start a run and return its id once it is durable.
@@ -170,7 +171,7 @@ class RunService(RunActions):
         labels: Mapping[str, str] | None = None,
         submitted_by: str = "",
         correlation_id: str = "",
-        deadline_seconds: float | None = None,
+        deadline_seconds: Seconds | None = None,
         traceparent: str = "",
     ) -> list[str]:
         """Start a run for each of the `inputs` and return their ids once all are durable.
@@ -211,7 +212,7 @@ class RunService(RunActions):
         labels: Mapping[str, str] | None = None,
         submitted_by: str = "",
         correlation_id: str = "",
-        deadline_seconds: float | None = None,
+        deadline_seconds: Seconds | None = None,
         traceparent: str = "",
     ) -> list[bool]:
         """Start runs under ids that follow from the keys of requests, and return which of them are new.
@@ -260,7 +261,7 @@ class RunService(RunActions):
         labels: Mapping[str, str] | None,
         submitted_by: str,
         correlation_id: str,
-        deadline_seconds: float | None,
+        deadline_seconds: Seconds | None,
         traceparent: str,
         requests: Sequence[str] | None = None,
         numbers: Sequence[int] | None = None,
@@ -296,7 +297,7 @@ class RunService(RunActions):
         labels: Mapping[str, str] | None,
         submitted_by: str,
         correlation_id: str,
-        deadline_seconds: float | None,
+        deadline_seconds: Seconds | None,
         traceparent: str,
     ) -> _StartOptions:
         self._context.check_actor(submitted_by)
@@ -359,8 +360,8 @@ class RunService(RunActions):
         self,
         run_id: str,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - as callers guess it
-        timeout_s: float | None = None,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - as callers guess it
+        timeout_s: Seconds | None = None,
     ) -> RunView:
         """Wait until the run has ended and show it.
 

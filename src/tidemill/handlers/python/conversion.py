@@ -18,6 +18,7 @@ import typing
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -176,20 +177,33 @@ def is_model(kind: Any) -> bool:
     return isinstance(kind, type) and hasattr(kind, "model_validate") and hasattr(kind, "model_dump")
 
 
+def key_of(hint: Any, attribute: str) -> str:
+    """The key that an attribute of a value has in JSON, where it has another name there."""
+    kind = _unwrapped(hint)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)).get(attribute, attribute)
+    field = _model_fields(kind).get(attribute)
+    return getattr(field, "serialization_alias", None) or attribute
+
+
+def _model_fields(kind: Any) -> Mapping[str, Any]:
+    fields = getattr(kind, "model_fields", None) if is_model(kind) else None
+    return fields if isinstance(fields, dict) else {}
+
+
 def fields_of(hint: Any) -> Mapping[str, Any] | None:
-    """The fields of a type that is an object in JSON, with their hints; None where they are not known."""
+    """The fields of a type that is an object in JSON, by key, with their hints; None where they are not known."""
     kind = _unwrapped(hint)
     if not isinstance(kind, type):
         return None
     if issubclass(kind, msgspec.Struct):
         hints = hints_of_class(kind)
-        names = zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
-        return {encoded: hints.get(name, Any) for encoded, name in names}
+        return {key_of(kind, name): hints.get(name, Any) for name in kind.__struct_fields__}
     if dataclasses.is_dataclass(kind):
         hints = hints_of_class(kind)
         return {field.name: hints.get(field.name, Any) for field in dataclasses.fields(kind)}
-    if is_model(kind) and isinstance(fields := getattr(kind, "model_fields", None), dict):
-        return {name: getattr(each, "annotation", Any) for name, each in fields.items()}
+    if fields := _model_fields(kind):
+        return {key_of(kind, name): getattr(each, "annotation", Any) for name, each in fields.items()}
     if typing.is_typeddict(kind):
         return hints_of_class(kind)
     return None
@@ -275,15 +289,36 @@ def item_of(hint: Any) -> Any:
 
 def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     """JSON Schemas of types, and the definitions that they share; a type that has none gets one that allows all."""
+    models: dict[str, Any] = {}
+    hook = partial(_schema, models)
     try:
-        schemas, shared = msgspec.json.schema_components(hints, schema_hook=_schema, ref_template="#/$defs/{name}")
+        schemas, shared = msgspec.json.schema_components(hints, schema_hook=hook, ref_template="#/$defs/{name}")
     except (TypeError, NotImplementedError):
         if len(hints) == 1:
             return [{}], {}
         found = [schemas_of([hint]) for hint in hints]
         return [schemas[0] for schemas, _ in found], {name: each for _, more in found for name, each in more.items()}
-    return list(schemas), dict(shared)
+    return list(schemas), {**models, **shared}
 
 
-def _schema(kind: type) -> dict[str, Any]:
-    return {"type": "object", "title": kind.__name__} if is_model(kind) else {}
+def _schema(models: dict[str, Any], kind: type) -> dict[str, Any]:
+    """The schema of a foreign type; what the schema of a model refers to is added to `models`."""
+    if not is_model(kind):
+        return {}
+    try:
+        schema: dict[str, Any] = kind.model_json_schema(ref_template=f"#/$defs/{kind.__name__}.{{model}}")  # type: ignore[attr-defined]
+    except Exception:  # It has fields of types that Pydantic has no schema for.
+        return {"type": "object", "title": kind.__name__}
+    schema = _without_zones(schema)
+    models |= {f"{kind.__name__}.{name}": each for name, each in schema.pop("$defs", {}).items()}
+    return schema
+
+
+def _without_zones(schema: Any) -> Any:
+    """A schema of Pydantic that allows times without a zone, as its models do."""
+    if isinstance(schema, list):
+        return [_without_zones(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    is_time = schema.get("type") == "string" and schema.get("format") in ("date-time", "time")
+    return {key: _without_zones(each) for key, each in schema.items() if not (is_time and key == "format")}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -125,6 +126,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         roots = [each for each in self.blockers if each.root] or self.blockers
         waits = (": ".join(filter(None, (self._words(each), each.unblock))) for each in roots)
         return "\n  ".join(filter(None, (self.headline, self.stuck, *waits, self.unblock)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a JSON value."""
+        shown: dict[str, Any] = msgspec.to_builtins(self)
+        return shown
 
     def _words(self, blocker: AnyBlocker) -> str:
         """What a blocker says beside the headline, beginning with its node."""

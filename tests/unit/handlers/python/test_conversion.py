@@ -27,6 +27,7 @@ from tidemill.handlers.python.conversion import (
     hints_of,
     json_kinds,
     result_check,
+    schemas_of,
     to_json,
 )
 
@@ -79,7 +80,7 @@ class Model:
             raise ValueError("n: a whole number is wanted")
         return cls(value["n"])
 
-    def model_dump(self, *, mode: str) -> dict[str, Any]:
+    def model_dump(self, *, mode: str, by_alias: bool = False) -> dict[str, Any]:
         assert mode == "json"
         return {"n": self.n}
 
@@ -383,3 +384,46 @@ def test_pydantic_models_go_both_ways() -> None:
     assert run.error is not None and run.error["code"] == "arguments_invalid"
     assert "greater than 0" in run.error["message"]
     assert fields_of(Basket) == {"at": datetime, "lines": list[Line]}
+
+
+class Person(pydantic.BaseModel):
+    name: str = pydantic.Field(alias="fullName", min_length=1)
+    born: datetime
+    home: Basket | None = None
+    parent: Person | None = None
+
+
+@tidemill.task
+def birth(name: str) -> Person:
+    return Person(fullName=name, born=datetime(2026, 1, 2))  # noqa: DTZ001 - a model takes times without a zone
+
+
+@tidemill.task
+def names(person: Person, name: str) -> str:
+    return f"{person.name} {name}"
+
+
+@tidemill.workflow
+def registry(person: Person) -> list[str]:
+    born = birth("Eve")
+    return [names(born, born.name), names(person, person.name)]
+
+
+def test_models_pass_between_tasks_by_their_aliases() -> None:
+    with tidemill.open("memory://") as mill:
+        run = mill.run(registry, person=Person(fullName="Ada", born=datetime(2026, 1, 2)))  # noqa: DTZ001
+        assert run.output == ["Eve Eve", "Ada Ada"]
+        assert run.inputs["person"]["fullName"] == "Ada"
+        with pytest.raises(tidemill.Rejected) as refusal:
+            mill.start(registry, person={"fullName": "", "home": {"at": 1}})
+    assert {problem.path.rpartition("/")[2] for problem in refusal.value.problems} == {
+        *("person", "fullName", "home"),
+    }
+
+
+def test_the_schema_of_a_model_is_its_own() -> None:
+    (schema, other), shared = schemas_of([list[Person], Line])
+    assert schema == {"type": "array", "items": {"$ref": "#/$defs/Person.Person"}}
+    assert shared["Person.Person"]["required"] == ["fullName", "born"]
+    assert shared["Person.Person"]["properties"]["born"] == {"title": "Born", "type": "string"}
+    assert other["properties"]["count"]["exclusiveMinimum"] == 0

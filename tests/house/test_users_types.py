@@ -1,0 +1,63 @@
+"""What a type checker says of code that uses the package."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mypy import api
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = """\
+from datetime import timedelta
+
+import tidemill
+
+
+@tidemill.task(retries=2)
+def double(n: int) -> int:
+    return 2 * n
+
+
+@tidemill.task
+def say(text: str) -> str:
+    return text
+
+
+@tidemill.workflow
+def flow(n: int) -> int:
+    say(double(n))  # wrong
+    double.options(retires=3)(n)  # wrong
+    return double(double(n))
+
+
+with tidemill.open("memory://") as mill:
+    run = mill.run(flow, n=1, timeout=timedelta(seconds=9))
+    number: int = run.output_as(flow)
+    text: str = run.output_as(flow)  # wrong
+    mill.why(run)
+    mill.opne()  # wrong
+    for row in mill.find()[0]:
+        mill.compare(row, run)
+        mill.bulk("retry", run_ids=[row, run])
+        mill.bulk("retires")  # wrong
+        mill.reprocess(run_id=row)
+        mill.result(row, timeout=3)
+        mill.show(3)  # wrong
+
+
+async def main() -> None:
+    async with tidemill.aopen("memory://") as mill:
+        run = await mill.run(flow, n=2)
+        await mill.retry(run)
+        mill.show(run).status  # wrong
+"""
+
+
+def test_mypy_understands_code_that_uses_the_package(tmp_path: Path) -> None:
+    file = tmp_path / "usage.py"
+    file.write_text(CODE)
+    report, problems, _ = api.run(["--strict", "--config-file", str(ROOT / "pyproject.toml"), str(file)])
+    found = {int(line) for line in re.findall(r"usage\.py:(\d+): error", report)}
+    wrong = {number for number, line in enumerate(CODE.splitlines(), 1) if line.endswith("# wrong")}
+    assert found == wrong and not problems, report
