@@ -801,3 +801,31 @@ def test_a_closed_mill_is_freed_with_everything_in_it(url: str) -> None:
     del mill
     gc.collect()
     assert [each for each in gc.get_objects() if isinstance(each, Engine) and id(each) not in before] == []
+
+
+def test_a_child_that_was_changed_back_is_the_one_that_the_code_defines(tmp_path: Path) -> None:
+    def workflows(step: str) -> tuple[Any, Any]:
+        @tidemill.task(name=step)
+        def say(n: int) -> str:
+            return f"{step}{n}"
+
+        @tidemill.workflow
+        def grandchild(n: int) -> str:
+            return say(n)
+
+        @tidemill.workflow
+        def child(n: int) -> str:
+            return grandchild(n)
+
+        @tidemill.workflow
+        def parent(n: int) -> list[str]:
+            return [child(n), grandchild(n)]
+
+        return parent, child
+
+    for step in ("a", "b", "a", "b"):
+        parent, child = workflows(step)
+        with tidemill.open(tmp_path / "runs.db") as mill:
+            assert mill.run(parent, n=1).output == [f"{step}1", f"{step}1"]
+            assert mill.run(child, n=2).output == f"{step}2"
+            assert parent.document()["nodes"][0]["config"]["workflow"] == "child"

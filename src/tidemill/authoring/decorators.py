@@ -51,6 +51,8 @@ S = TypeVar("S", bound="Recordable[..., Any]")
 Seconds = float | timedelta
 CONTEXT = "context"
 """The parameter that receives the attempt's context, and is not passed."""
+CHILD_TYPE = "workflow"
+"""The type of nodes that start a child workflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,6 +392,15 @@ class Workflow(Recordable[P, R]):
         """The document, as YAML would hold it. Raises Rejected with everything that is wrong with the function."""
         return deepcopy(self._build()[0])
 
+    def document_with(self, versions: Mapping[str, str]) -> dict[str, Json]:
+        """The document, in which children of these names are started in these versions (`name@3`)."""
+        document = self.document()
+        for node in document["nodes"]:
+            config = node.get("config")
+            if node["type"] == CHILD_TYPE and isinstance(config, dict) and config.get("workflow") in versions:
+                node["config"] = {**config, "workflow": versions[config["workflow"]]}
+        return document
+
     def located(self, problems: Iterable[Problem]) -> list[Problem]:
         """Problems of its document, with the lines of the function that they come from."""
         document, builder = self._build()
@@ -409,21 +420,26 @@ class Workflow(Recordable[P, R]):
         return found
 
     def family(self) -> list[Workflow[..., Any]]:
-        """The workflows that it starts, and theirs, before itself; each has a name of its own."""
+        """Every workflow that it starts, and that those start, before the one that starts it, and last itself.
+
+        Each has a name of its own.
+        """
         found: dict[int, Workflow[..., Any]] = {}
-        waiting: list[Workflow[..., Any]] = [self]
-        while waiting:
-            each = waiting.pop()
-            if id(each.function) not in found:
-                found[id(each.function)] = each
-                waiting += each._build()[1].children.values()
+        self._add_family(found, set())
         named: dict[str, Workflow[..., Any]] = {}
         for each in found.values():
             known = named.setdefault(each.name, each).function
             if not is_same(known, each.function):
                 message = f"two workflows are called {each.name}: {home_of(known)} and {home_of(each.function)}"
                 raise rejected("workflow_name_taken", message, hint='name one of them: @tidemill.workflow(name="…")')
-        return list(found.values())[::-1]
+        return list(found.values())
+
+    def _add_family(self, found: dict[int, Workflow[..., Any]], begun: set[int]) -> None:
+        begun.add(id(self.function))
+        for child in self._build()[1].children.values():
+            if id(child.function) not in begun:
+                child._add_family(found, begun)
+        found[id(self.function)] = self
 
     def run_inputs(self, inputs: Any = None, arguments: Mapping[str, Any] | None = None) -> Json:
         """The inputs of a run as JSON: a mapping, or arguments by name."""
@@ -447,7 +463,7 @@ class Workflow(Recordable[P, R]):
                 hint = f"give it to the tasks of {self.name}: @tidemill.task({option}=…)"
                 builder.problem("option_invalid", message, hint)
         config = {"workflow": self.name, **({"inputs": arguments} if arguments else {})}
-        return self._add(builder, self.name.replace("-", "_"), "workflow", config, arguments, over)
+        return self._add(builder, self.name.replace("-", "_"), CHILD_TYPE, config, arguments, over)
 
     def builds(self) -> list[object]:
         """What its document and those of the workflows that it starts were made by; others after a change of a task."""

@@ -402,11 +402,15 @@ class Engine:
             return await self.workflows.publish(document, author=author, message=message)
         # The workflow function is called, which may take a while.
         add_functions(self._functions, await asyncio.to_thread(lambda: flow.functions), again=True)
+        older: dict[str, str] = {}
         for each in flow.family():
             try:
-                published = await self.workflows.publish(each.document(), author=author, message=message)
+                published = await self.workflows.publish(each.document_with(older), author=author, message=message)
             except Rejected as refusal:
                 raise Rejected(each.located(refusal.problems)) from None
+            if not published.created and (await self.workflows.show(each.name)).digest != published.digest:
+                # A parent would start the latest version of a child that was changed back to this one.
+                older[each.name] = f"{each.name}@{published.version}"
         self._published[flow] = f"{published.name}@{published.version}", flow.builds()
         return published
 
