@@ -143,8 +143,8 @@ class Schema:
                 known = list(properties) if isinstance(properties, dict) else []
                 for key in unexpected:
                     message = f'there is no key "{shorten(key, 60)}" here'
-                    hint = _synonym_hint(key, properties, synonyms) or meant(key, known)
-                    hint = hint or (f"known keys: {shorten(', '.join(known), 200)}" if known else "")
+                    others = f"known keys: {shorten(', '.join(known), 200)}" if known else ""
+                    hint = _synonym_hint(key, properties, synonyms) or meant(key, known) or others
                     yield Problem(code=code, message=message, path=pointer(place, key), hint=hint)
             case ValidationErrorKind.Required(key):
                 at = self._at(error.schema_path[:-1])
@@ -152,8 +152,8 @@ class Schema:
                     return
                 wanted = at.get("properties", {}).get(key) if isinstance(at, dict) else None
                 takes = _takes(wanted) if isinstance(wanted, dict) else ""
-                hint = f"it takes {takes}" if takes else ""
-                yield Problem(code=code, message=f'the key "{key}" is missing', path=place, hint=hint)
+                message, hint = f'the key "{key}" is missing', takes and f"it takes {takes}"
+                yield Problem(code=code, message=message, path=place, hint=hint)
             case ValidationErrorKind.Enum(options):
                 value = error.instance
                 message = f"{choices([value])} is not one of {choices(options)}"

@@ -103,8 +103,7 @@ class _Starts(NamedTuple):
     commands: dict[str, Start]
 
 
-ITERATED_PAGE = 200
-COUNTED_PAGE = 1_000
+ITERATED_PAGE, COUNTED_PAGE = 200, 1_000
 
 
 def _key_reused(path: str = "") -> Rejected:
