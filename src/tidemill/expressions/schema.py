@@ -52,8 +52,7 @@ BACKTRACKS_MAX = 1000
 
 QUOTED_MAX = 60
 ELSE = "something else that the schema allows"
-LIGHT_STEPS_MAX = 1000
-LIGHT_STATES_MAX = 100
+LIGHT_STEPS_MAX, LIGHT_STATES_MAX = 1000, 100
 
 Wildcard = Callable[[Json], bool]
 Synonyms = Mapping[str, Sequence[str]]
@@ -152,8 +151,8 @@ class Schema:
                     return
                 wanted = at.get("properties", {}).get(key) if isinstance(at, dict) else None
                 takes = _takes(wanted) if isinstance(wanted, dict) else ""
-                message, hint = f'the key "{key}" is missing', takes and f"it takes {takes}"
-                yield Problem(code=code, message=message, path=place, hint=hint)
+                hint = takes and f"it takes {takes}"
+                yield Problem(code=code, message=f'the key "{key}" is missing', path=place, hint=hint)
             case ValidationErrorKind.Enum(options):
                 value = error.instance
                 message = f"{choices([value])} is not one of {choices(options)}"
