@@ -7,7 +7,7 @@ its edges are decided, and later tokens are absorbed. An override reopens an end
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 import msgspec
@@ -72,7 +72,7 @@ def reopen(builder: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list
         for node in flow.nodes
         if not stays(visit := state.peek(node.id))
     )
-    letters = [key for key in _letters(state, [each.node for each in nodes]) if not _tolerated(state, key)]
+    letters = _letters(state, {each.node for each in nodes})
     emitted = sum(opened.tokens for opened in nodes)
     renders = not nodes and flow.outputs is not None
     deadline, allowed = state.deadline_ms, flow.limits.deadline_ms
@@ -100,12 +100,6 @@ def reopen(builder: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list
     return [opened.node for opened in nodes]
 
 
-def _tolerated(state: State, key: tuple[str, int, int]) -> bool:
-    """Whether an item's failure was tolerated: then its dead letter stays open."""
-    item = peek_at(state.peek(key[0]), key[2]) if key[2] != NOT_AN_ITEM else None
-    return item is not None and item.output is not None
-
-
 def stays(visit: Visit) -> bool:
     """Whether a visit's outcome is final: completed, skipped, or a tolerated failure."""
     return visit.status in ENDED and (visit.status not in REOPENABLE or visit.tolerated)
@@ -123,12 +117,10 @@ def schedule(builder: DecisionBuilder, names: Iterable[str]) -> None:
             builder.pending_nodes.append((name, builder.cause))
 
 
-def _letters(state: State, nodes: Iterable[str]) -> list[tuple[str, int, int]]:
-    """Open dead letters of the latest visits of these nodes and of their items."""
-    present = {(name, state.peek(name).visit) for name in nodes}
+def _letters(state: State, nodes: Set[str]) -> list[tuple[str, int, int]]:
+    """Open dead letters of these nodes and of their items."""
     split = ((key.split("/"), letter) for key, letter in items_merged(state.letters).items())
-    found = ((node, int(visit), int(index)) for (node, visit, index), letter in split if letter.open)
-    return [key for key in found if key[:2] in present]
+    return [(node, int(visit), int(index)) for (node, visit, index), letter in split if letter.open and node in nodes]
 
 
 def _close_letters(
@@ -197,7 +189,7 @@ def rewind_run(builder: DecisionBuilder, node: str, reason: str) -> list[str]:
         for each, visit in reached
         if _has_begun(visit) or visit.has_start_token or visit.passes > 0 or visit.taken + visit.dead > 0
     ]
-    letters = _letters(state, [each.id for each in touched])
+    letters = _letters(state, {each.id for each in touched})
     builder.cause = state.seq
     for each in touched:
         if in_flight(state.peek(each.id)):

@@ -111,7 +111,7 @@ async def test_a_discarded_letter(mill: Cluster) -> None:
 
 
 @simulated
-async def test_letters_of_items_and_not_of_what_on_error_handles(mill: Cluster) -> None:
+async def test_what_tolerate_or_on_error_handles_is_no_letter(mill: Cluster) -> None:
     worker = await mill.process()
     maps = {"over": [0, 9, 0, 9], "tolerate": 2}
     fails = {"attempts": "{{ item }}", "kind": "bad"}
@@ -119,13 +119,24 @@ async def test_letters_of_items_and_not_of_what_on_error_handles(mill: Cluster) 
         document(node("m", type="fail", config=fails, map=maps), node("t", "m", type="fail", on_error="continue")),
         key="r",
     )
-    assert run.status == "COMPLETED"
-    letters = await _letters(worker, "run:r", "status:open")
-    assert sorted((row.node, row.index) for row in letters) == [("m", 1), ("m", 3)]
-    await worker.engine.discard("r", "m", index=3)
-    assert sorted(row.index for row in await _letters(worker, "run:r", "status:open")) == [1]
-    outcome = await worker.engine.reprocess(run_id="r")
-    assert [(each.result, each.code, each.letters) for each in outcome.runs] == [("refused", "run_completed", 1)]
+    row = await mill.row("r")
+    assert (run.status, row.dead_letters, await _letters(worker)) == ("COMPLETED", 0, [])
+    assert row.tolerated == 3
+
+
+@simulated
+async def test_a_failed_map_that_was_retried_leaves_no_letter_open(mill: Cluster) -> None:
+    worker = await mill.process()
+    maps = {"over": [8, 9, 7], "tolerate": 1, "max_parallel": 1}
+    await worker.run(document(node("m", type="fail", config={"kind": "bad"}, map=maps)), key="r")
+    letters = await _letters(worker, "status:open")
+    assert sorted((row.node, row.index) for row in letters) == [("m", -1), ("m", 1)]
+    patch = [{"op": "replace", "path": "/nodes/m/type", "value": "value"}]
+    outcome = await worker.engine.reprocess(run_id="r", operations=patch)
+    assert [(each.result, each.letters) for each in outcome.runs] == [("retried", 2)]
+    await worker.end("r")
+    row = await mill.row("r")
+    assert (row.status, row.dead_letters, await _letters(worker, "status:open")) == ("COMPLETED", 0, [])
 
 
 @simulated
