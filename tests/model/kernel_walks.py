@@ -150,7 +150,7 @@ class Walk:
 
     def check(self, events: Sequence[AnyEvent]) -> None:
         self.laws.read(events)
-        check_letters(events)
+        check_letters(events, self.kernel.state)
         self.laws.check(self.kernel.state)
         if self.audit:
             self.kernel.check_jobs()

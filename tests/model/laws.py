@@ -40,8 +40,11 @@ class Laws:
         _check_held(state)
 
 
-def check_letters(events: Iterable[AnyEvent]) -> None:
-    """The events of one decision leave a dead letter for each final failure that nothing handles, and no other."""
+def check_letters(events: Iterable[AnyEvent], state: State) -> None:
+    """A decision leaves a dead letter for each final failure that nothing handles, and no other.
+
+    A run with an open one has failed: an operator can do something about it.
+    """
     written = [(each.node, each.visit, each.index) for each in events if isinstance(each, DeadLettered)]
     failed = [each for each in events if isinstance(each, NodeFailed) and each.retry_at_ms is None]
     handled = {(each.node, each.visit) for each in failed if each.index == NOT_AN_ITEM and each.tolerated}
@@ -51,6 +54,7 @@ def check_letters(events: Iterable[AnyEvent]) -> None:
         if not each.tolerated and each.error.code != UPSTREAM_FAILED and (each.node, each.visit) not in handled
     ]
     assert written == due, f"dead letters {written}, due {due}"
+    assert state.status == "FAILED" or not state.dead_letters, f"{state.dead_letters} open, the run is {state.status}"
 
 
 def slots_in_use(state: State) -> int:

@@ -127,7 +127,7 @@ class OperatedWalk(Walk):
     def check(self, events: Any) -> None:
         """The laws, under the graph that the run goes by now."""
         self.laws.read(events, self.kernel.flow)
-        check_letters(events)
+        check_letters(events, self.kernel.state)
         self.laws.check(self.kernel.state)
         if self.audit:
             self.kernel.check_jobs()

@@ -7,7 +7,7 @@ its edges are decided, and later tokens are absorbed. An override reopens an end
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -65,14 +65,17 @@ def _unsure(node: Node | None, visit: Visit) -> bool:
 
 
 def reopen(builder: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list[str]:
-    """Reset every failed or cancelled visit to PENDING; return its nodes, which the caller schedules."""
+    """Reset every failed or cancelled visit to PENDING; return its nodes, which the caller schedules.
+
+    No failure is left for an operator then: all dead letters are closed, those of nodes that a patch removed included.
+    """
     state, flow = builder.state, builder.flow
     nodes = tuple(
         Reopened(node.id, visit.visit, int(visit.has_start_token) or visit.taken)
         for node in flow.nodes
         if not stays(visit := state.peek(node.id))
     )
-    letters = _letters(state, {each.node for each in nodes})
+    letters = _open_letters(state)
     emitted = sum(opened.tokens for opened in nodes)
     renders = not nodes and flow.outputs is not None
     deadline, allowed = state.deadline_ms, flow.limits.deadline_ms
@@ -117,10 +120,9 @@ def schedule(builder: DecisionBuilder, names: Iterable[str]) -> None:
             builder.pending_nodes.append((name, builder.cause))
 
 
-def _letters(state: State, nodes: Set[str]) -> list[tuple[str, int, int]]:
-    """Open dead letters of these nodes and of their items."""
-    split = ((key.split("/"), letter) for key, letter in items_merged(state.letters).items())
-    return [(node, int(visit), int(index)) for (node, visit, index), letter in split if letter.open and node in nodes]
+def _open_letters(state: State) -> list[tuple[str, int, int]]:
+    split = (key.split("/") for key, letter in items_merged(state.letters).items() if letter.open)
+    return [(node, int(visit), int(index)) for node, visit, index in split]
 
 
 def _close_letters(
@@ -189,7 +191,6 @@ def rewind_run(builder: DecisionBuilder, node: str, reason: str) -> list[str]:
         for each, visit in reached
         if _has_begun(visit) or visit.has_start_token or visit.passes > 0 or visit.taken + visit.dead > 0
     ]
-    letters = _letters(state, {each.id for each in touched})
     builder.cause = state.seq
     for each in touched:
         if in_flight(state.peek(each.id)):
@@ -204,6 +205,7 @@ def rewind_run(builder: DecisionBuilder, node: str, reason: str) -> list[str]:
         and (target in reach or not state.peek(target).settled)
     )
     reset = {each.id for each in touched}
+    letters = [key for key in _open_letters(state) if key[0] in reset]
     nodes = tuple([_again(state, each, node, reset) for each in touched])
     consumed = sum(state.peek(each.id).tokens for each in touched) + state.rendering
     emitted = sum(each.tokens for each in nodes)
