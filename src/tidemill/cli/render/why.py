@@ -23,7 +23,6 @@ from tidemill.cli.render.tables import (
 from tidemill.cli.render.terminal import BOLD, DIM, MAGENTA, RED, Styler, columns, print_warning, sanitize
 from tidemill.cli.session import StoreSession, item_or_none
 from tidemill.engine.views import plain
-from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.blockers import AnyBlocker, Failure
 from tidemill.kernel.explain.ended import Cause, Link, NodeHistory
 from tidemill.kernel.explain.explain import Explanation
@@ -186,6 +185,12 @@ def _link(link: Link, error: Failure) -> str:
     return ": ".join(filter(None, (words, names(link.nodes.names))))
 
 
+def _dead_letters(found: Explanation) -> str:
+    """Their number. A failed map has two: its own and that of the item it failed with."""
+    item = found.first_cause is not None and item_or_none(found.first_cause.index) is not None
+    return "2: the item and its map" if item and found.dead_letters == 2 else str(found.dead_letters or "")
+
+
 def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
     yield "since", moment(found.since_ms) if found.first_cause is None and not found.blockers else ""
     yield "reason", found.reason if not found.blockers else ""
@@ -198,12 +203,6 @@ def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
         yield "rollback", found.rollback + (f", not undone: {left}" if left else "")
         yield "why not", error_words(plain(found.left_error)) if found.left_error else ""
     yield "unblock", found.unblock
-
-
-def _dead_letters(found: Explanation) -> str:
-    """Their number. A failed map has two: its own and that of the item it failed with."""
-    item = found.first_cause is not None and found.first_cause.index != NOT_AN_ITEM
-    return "2: the item and its map" if item and found.dead_letters == 2 else str(found.dead_letters or "")
 
 
 def command_of(session: StoreSession, run_id: str, command: str) -> str:
