@@ -9,7 +9,7 @@ from typing import Any
 from tests.fixtures.kernel.driver import Driver
 from tests.model import reference as ref
 from tests.model.documents import random_ir
-from tests.model.laws import Laws
+from tests.model.laws import Laws, check_letters
 from tests.model.lockstep import route_of, translate
 from tests.model.walks import Script, random_done
 from tidemill.errors import Problem
@@ -150,6 +150,7 @@ class Walk:
 
     def check(self, events: Sequence[AnyEvent]) -> None:
         self.laws.read(events)
+        check_letters(events, self.kernel.state)
         self.laws.check(self.kernel.state)
         if self.audit:
             self.kernel.check_jobs()

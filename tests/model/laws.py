@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemill.kernel.activation import DISPATCHED, ENDED
-from tidemill.kernel.events import AnyEvent, RunPatched
+from tidemill.kernel.decide.completion import UPSTREAM_FAILED
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, DeadLettered, NodeFailed, RunPatched
 from tidemill.kernel.invariants.checker import LogChecker
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import tokens
@@ -37,6 +38,23 @@ class Laws:
         busy = any(cell.fired and cell.status not in ENDED for cell in state.cells.values()) or state.rendering
         assert (state.counter > 0) == (busy and state.live), "zero if and only if nothing is in flight"
         _check_held(state)
+
+
+def check_letters(events: Iterable[AnyEvent], state: State) -> None:
+    """A decision leaves a dead letter for each final failure that nothing handles, and no other.
+
+    A run with an open one has failed: an operator can do something about it.
+    """
+    written = [(each.node, each.visit, each.index) for each in events if isinstance(each, DeadLettered)]
+    failed = [each for each in events if isinstance(each, NodeFailed) and each.retry_at_ms is None]
+    handled = {(each.node, each.visit) for each in failed if each.index == NOT_AN_ITEM and each.tolerated}
+    due = [
+        (each.node, each.visit, each.index)
+        for each in failed
+        if not each.tolerated and each.error.code != UPSTREAM_FAILED and (each.node, each.visit) not in handled
+    ]
+    assert written == due, f"dead letters {written}, due {due}"
+    assert state.status == "FAILED" or not state.dead_letters, f"{state.dead_letters} open, the run is {state.status}"
 
 
 def slots_in_use(state: State) -> int:

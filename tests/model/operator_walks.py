@@ -12,6 +12,7 @@ from tests.fixtures.kernel.operator_steps import RunLedger
 from tests.model.document_mutations import changed
 from tests.model.documents import random_document, translate
 from tests.model.kernel_walks import STEPS_MAX, Walk
+from tests.model.laws import check_letters
 from tests.model.lockstep import with_time_outs
 from tests.model.reference import Activation, Outcome
 from tests.model.walks import Script
@@ -126,6 +127,7 @@ class OperatedWalk(Walk):
     def check(self, events: Any) -> None:
         """The laws, under the graph that the run goes by now."""
         self.laws.read(events, self.kernel.flow)
+        check_letters(events, self.kernel.state)
         self.laws.check(self.kernel.state)
         if self.audit:
             self.kernel.check_jobs()

@@ -68,6 +68,8 @@ async def _store_agrees(world: World, stream: Stream, state: State) -> AsyncIter
     letters = await world.store.count("default", "dead_letter", [f"run:{stream.key}", "status:open"])
     if letters != state.dead_letters:
         yield f"{letters} open dead letter rows for {state.dead_letters} in the log"
+    if letters and state.status != "FAILED":
+        yield f"{letters} dead letters are open, which no retry can close: the run is {state.status}"
     waiting = await world.store.count("default", "approval", [f"run:{stream.key}", "status:pending"])
     if waiting:
         yield f"{waiting} approvals are shown as pending after the end"

@@ -155,12 +155,12 @@ def test_a_run_that_retries_says_what_failed(page: Page, server: Server) -> None
     expect(header).to_contain_text("next attempt")
 
 
-def test_a_letter_whose_run_has_ended(page: Page, server: Server) -> None:
+def test_a_letter_whose_run_was_rolled_back(page: Page, server: Server) -> None:
     """What cannot be reprocessed says why, and what to do instead."""
-    run_id = server.start("catalogue-import")
-    server.until(run_id, "COMPLETED")
+    run_id = server.start("trip-booking", {"city": "Lisbon"})
+    server.until(run_id, "FAILED")
     open_screen(page, server, f"/dead-letters?q=run:{run_id}")
-    page.get_by_role("row", name=re.compile("has no price")).first.click()
+    page.get_by_role("row", name=re.compile("there is no car left")).first.click()
     page.get_by_role("dialog").get_by_role("button", name="Reprocess", exact=True).click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_have_count(1)

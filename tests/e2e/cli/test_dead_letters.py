@@ -43,19 +43,39 @@ def test_a_fork_is_changed_by_set(cli_store: CliStore) -> None:
     assert "error no such account [no_account]" in compared
 
 
-def test_a_tolerated_item_of_a_completed_run_is_repeated_by_a_fork(cli_store: CliStore) -> None:
-    """A completed run is never reopened, so no retry is recommended."""
-    failing = {"id": "m", "type": "fail", "map": {"over": [1], "tolerate": 1}}
-    run_id = cli_store.start({"name": "tolerant", "nodes": [failing]})
-    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
-    shown = cli_store.fine("dlq", "show", run_id, "m", "--item", "0")
-    assert f"→ tidemill runs fork {run_id} --node m" in shown
+def test_the_letter_of_a_run_that_was_rolled_back_recommends_a_fork(cli_store: CliStore) -> None:
+    """Such a run is never reopened, so no retry is recommended."""
+    paid = {"id": "pay", "type": "value", "config": 1, "compensator": {"type": "value", "config": 2}}
+    last = {"id": "last", "type": "fail", "dependencies": ["pay"]}
+    flow = {"name": "undone", "nodes": [paid, last], "on_failure": {"compensate": "automatic"}}
+    run_id = cli_store.start(flow)
+    cli_store.until(run_id, lambda view: view.rollback["status"] == "done")
+    shown = cli_store.fine("dlq", "show", run_id, "last")
+    assert f"→ tidemill runs fork {run_id} --node NODE" in shown
+    assert f"→ tidemill dlq discard {run_id} last" in shown
     assert "dlq retry" not in shown
     refused = cli_store("dlq", "retry", "--run", run_id)
-    assert "to run a node again: tidemill runs fork RUN --node NODE" in refused.out
+    assert "stays as it is: tidemill runs fork RUN --node NODE" in refused.out
+    assert "to close its dead letter: tidemill dlq discard RUN NODE" in refused.out
     planned = cli_store("dlq", "retry", "--run", run_id, "--dry-run")
     assert planned.code == refused.code == main.REFUSED, "a rehearsal ends like the real call"
     assert planned.out == refused.out.replace("0 retried", "0 would be retried")
+    cli_store.fine("dlq", "discard", run_id, "last")
+
+
+def test_why_says_that_one_failed_item_has_two_letters(cli_store: CliStore) -> None:
+    failing = {"id": "m", "type": "fail", "map": {"over": [1, 2], "tolerate": 1, "max_parallel": 1}}
+    run_id = cli_store.start({"name": "mapped", "nodes": [failing]})
+    cli_store.until(run_id, lambda view: view.status == "FAILED")
+    assert "dead letters  2: the item and its map\n" in cli_store.fine("why", run_id)
+
+
+def test_a_tolerated_item_is_no_dead_letter(cli_store: CliStore) -> None:
+    failing = {"id": "m", "type": "fail", "map": {"over": [1], "tolerate": 1}}
+    run_id = cli_store.start({"name": "tolerant", "nodes": [failing]})
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
+    assert "dead letters" not in cli_store.fine("why", run_id)
+    assert cli_store.fine("dlq", "retry", "--run", run_id) == "no open dead letter matches\n"
 
 
 def test_a_retry_names_the_tolerated_failures_that_it_leaves(cli_store: CliStore) -> None:

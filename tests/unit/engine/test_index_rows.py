@@ -210,29 +210,20 @@ async def test_a_row_is_written_when_nothing_is_in_flight(mill: Cluster) -> None
 @simulated
 async def test_a_dead_letter_gets_its_row_although_the_run_s_own_may_lag(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
-    run_id = await worker.start(
-        document(
-            node(
-                "a",
-                type="fail",
-                config={"kind": "broken", "message": "for good"},
-                map={"over": [1], "tolerate": 1},
-            ),
-            call("b", args={"seconds": 30}),
-        )
-    )
-    await mill.until(lambda: ledger.running == 1)
-    assert len(await mill.of(run_id, DeadLettered)) == 1
-    page = await mill.store.find(TENANT, DEAD_LETTER, [f"run:{run_id}"])
-    (letter,) = [read_dead_letter_row(row) for row in page.rows]
-    assert (letter.node, letter.visit, letter.index, letter.attempts) == ("a", 1, 0, 1)
+    fails = node("a", type="fail", config={"kind": "broken", "message": "for good"}, map={"over": [1]})
+    run = await worker.run(document(fails, call("b", "a", args={"seconds": 30})), key="r")
+    assert ((await mill.row("r")).dead_letters, len(await mill.of("r", DeadLettered))) == (2, 2)
+    page = await mill.store.find(TENANT, DEAD_LETTER, ["run:r"])
+    letter = next(row for row in map(read_dead_letter_row, page.rows) if row.index == 0)
+    assert (letter.node, letter.visit, letter.attempts) == ("a", 1, 1)
     assert (letter.code, letter.message, letter.status) == ("broken", "for good", "open")
     for term in ("status:open", "workflow:test", "node:test/a", "code:broken"):
-        assert (await mill.store.count(TENANT, DEAD_LETTER, [term])) == 1
-    run = await worker.end(run_id)
-    assert run.status == "COMPLETED"
-    row = await mill.row(run_id)
-    assert (row.dead_letters, row.tolerated) == (1, 1)
+        assert (await mill.store.count(TENANT, DEAD_LETTER, [term])) == 2
+    await worker.engine.patch("r", [{"op": "replace", "path": "/nodes/a/type", "value": "value"}], retry=True)
+    await mill.until(lambda: ledger.running == 1)
+    assert (await mill.store.count(TENANT, DEAD_LETTER, ["status:reprocessed"])) == 2
+    run = await worker.end("r")
+    assert (run.status, (await mill.row("r")).dead_letters) == ("COMPLETED", 0)
 
 
 @simulated

@@ -42,7 +42,8 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
     final: list[bool] = []
 
     def ask(mill: Tidemill) -> Any:
-        final.append(mill.show(run).status == "COMPLETED")
+        view = mill.show(run)
+        final.append(view.status == "COMPLETED" or view.rollback["status"] != "none")
         return mill.dead_letter(run, node, visit=visit, index=item)
 
     return session.ask_and_print(ask, lambda letter: print_dead_letter(session, letter, final=final[0]))

@@ -526,8 +526,11 @@ def print_dead_letter(session: StoreSession, letter: Mapping[str, Any], *, final
     if letter["status"] == "open":
         which = ("--item", str(letter["index"])) if item else ()
         print()
-        retry = ("dlq", "retry", "--run", letter["run_id"])
-        print_hint(session.command(*(("runs", "fork", letter["run_id"], "--node", letter["node"]) if final else retry)))
+        if final:
+            print_hint("the run cannot be retried: fork it at a node before what was undone, or discard the letter")
+            print_hint(session.command("runs", "fork", letter["run_id"], "--node", "NODE"))
+        else:
+            print_hint(session.command("dlq", "retry", "--run", letter["run_id"]))
         print_hint(session.command("dlq", "discard", letter["run_id"], letter["node"], *which))
 
 

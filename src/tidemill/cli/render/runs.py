@@ -454,8 +454,9 @@ def print_reprocessed(outcome: Reprocessed, *, dry_run: bool) -> None:
     print_rows(columns, runs, lambda run: f"{run.problem} [{run.code}]" if run.problem else "")
     verb = "would be retried" if dry_run else "retried"
     print_hint(f"{counted(outcome.matched, 'dead letter')} in {counted(len(runs), 'run')}, {retried} {verb}")
-    if any(run.code == "run_completed" for run in runs):
-        print_hint("a completed run stays as it is; to run a node again: tidemill runs fork RUN --node NODE")
+    if any(run.code in ("run_completed", "run_rolled_back") for run in runs):
+        print_hint("a run that is completed or rolled back stays as it is: tidemill runs fork RUN --node NODE")
+        print_hint("to close its dead letter: tidemill dlq discard RUN NODE")
     if outcome.more:
         print_hint("there are more: repeat the command, or raise --limit")
 

@@ -65,14 +65,17 @@ def _unsure(node: Node | None, visit: Visit) -> bool:
 
 
 def reopen(builder: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list[str]:
-    """Reset every failed or cancelled visit to PENDING; return its nodes, which the caller schedules."""
+    """Reset every failed or cancelled visit to PENDING; return its nodes, which the caller schedules.
+
+    No failure is left for an operator then: all dead letters are closed, those of nodes that a patch removed included.
+    """
     state, flow = builder.state, builder.flow
     nodes = tuple(
         Reopened(node.id, visit.visit, int(visit.has_start_token) or visit.taken)
         for node in flow.nodes
         if not stays(visit := state.peek(node.id))
     )
-    letters = [key for key in _letters(state, [each.node for each in nodes]) if not _tolerated(state, key)]
+    letters = _open_letters(state)
     emitted = sum(opened.tokens for opened in nodes)
     renders = not nodes and flow.outputs is not None
     deadline, allowed = state.deadline_ms, flow.limits.deadline_ms
@@ -100,12 +103,6 @@ def reopen(builder: DecisionBuilder, reason: str, sure: tuple[str, ...]) -> list
     return [opened.node for opened in nodes]
 
 
-def _tolerated(state: State, key: tuple[str, int, int]) -> bool:
-    """Whether an item's failure was tolerated: then its dead letter stays open."""
-    item = peek_at(state.peek(key[0]), key[2]) if key[2] != NOT_AN_ITEM else None
-    return item is not None and item.output is not None
-
-
 def stays(visit: Visit) -> bool:
     """Whether a visit's outcome is final: completed, skipped, or a tolerated failure."""
     return visit.status in ENDED and (visit.status not in REOPENABLE or visit.tolerated)
@@ -123,12 +120,9 @@ def schedule(builder: DecisionBuilder, names: Iterable[str]) -> None:
             builder.pending_nodes.append((name, builder.cause))
 
 
-def _letters(state: State, nodes: Iterable[str]) -> list[tuple[str, int, int]]:
-    """Open dead letters of the latest visits of these nodes and of their items."""
-    present = {(name, state.peek(name).visit) for name in nodes}
-    split = ((key.split("/"), letter) for key, letter in items_merged(state.letters).items())
-    found = ((node, int(visit), int(index)) for (node, visit, index), letter in split if letter.open)
-    return [key for key in found if key[:2] in present]
+def _open_letters(state: State) -> list[tuple[str, int, int]]:
+    split = (key.split("/") for key, letter in items_merged(state.letters).items() if letter.open)
+    return [(node, int(visit), int(index)) for node, visit, index in split]
 
 
 def _close_letters(
@@ -197,7 +191,6 @@ def rewind_run(builder: DecisionBuilder, node: str, reason: str) -> list[str]:
         for each, visit in reached
         if _has_begun(visit) or visit.has_start_token or visit.passes > 0 or visit.taken + visit.dead > 0
     ]
-    letters = _letters(state, [each.id for each in touched])
     builder.cause = state.seq
     for each in touched:
         if in_flight(state.peek(each.id)):
@@ -212,6 +205,7 @@ def rewind_run(builder: DecisionBuilder, node: str, reason: str) -> list[str]:
         and (target in reach or not state.peek(target).settled)
     )
     reset = {each.id for each in touched}
+    letters = [key for key in _open_letters(state) if key[0] in reset]
     nodes = tuple([_again(state, each, node, reset) for each in touched])
     consumed = sum(state.peek(each.id).tokens for each in touched) + state.rendering
     emitted = sum(each.tokens for each in nodes)

@@ -459,7 +459,10 @@ def fail_for_good(
     attempt: int | None = None,
     fatal: bool = False,
 ) -> None:
-    """Fail an activation for good. An item is tolerated or fails its map; a visit follows its `on_error`."""
+    """Fail an activation for good. A visit follows its `on_error`; an item is tolerated or fails its map.
+
+    Only what neither `tolerate` nor `on_error` handles is a dead letter.
+    """
     visit = builder.state.peek(node.id)
     if index == NOT_AN_ITEM:
         fail_visit(builder, node, error, facts, attempt=attempt, fatal=fatal)
@@ -471,21 +474,21 @@ def fail_for_good(
     failed = failure(builder, node, index, attempts, error, facts)
     envelope = error_envelope(error) if tolerated else None
     builder.emit(msgspec.structs.replace(failed, tolerated=tolerated, output=envelope))
-    if node.on_error == "fail" or fatal:
-        dead_letter(builder, node, visit.visit, index, attempts, error)
     if tolerated:
         item_over(builder, node)
-    else:
-        # Cancel the remaining items of a map and fail its visit with the item's error.
-        builder.cause = builder.state.seq
-        cancel_items(builder, node, f"item {index} failed")
-        item_error = Error(
-            error.code,
-            f"item {index}: {error.message}",
-            error.type,
-            hint=error.hint,
-            causes=error.causes,
-            traceback=error.traceback,
-            index=index,
-        )
-        fail_visit(builder, node, item_error, AttemptFacts(cause=builder.cause), fatal=fatal)
+        return
+    if node.on_error == "fail" or fatal:
+        dead_letter(builder, node, visit.visit, index, attempts, error)
+    # Cancel the remaining items of a map and fail its visit with the item's error.
+    builder.cause = builder.state.seq
+    cancel_items(builder, node, f"item {index} failed")
+    item_error = Error(
+        error.code,
+        f"item {index}: {error.message}",
+        error.type,
+        hint=error.hint,
+        causes=error.causes,
+        traceback=error.traceback,
+        index=index,
+    )
+    fail_visit(builder, node, item_error, AttemptFacts(cause=builder.cause), fatal=fatal)

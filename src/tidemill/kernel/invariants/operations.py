@@ -50,7 +50,7 @@ class DeadLetters(InvariantGroup):
         self.due.pop(key_of(event), None)
 
     def retried(self, event: ev.RunRetried) -> None:
-        """A retry closes the letters of what it reopens; tolerated failures keep theirs."""
+        """A retry closes the letters of what it reopens; in earlier logs those of tolerated items may stay open."""
         for opened in event.nodes:
             for key in self.open.get(opened.node, ()):
                 if key[1] == opened.visit and not self.ledger.acts[key].tolerated:

@@ -307,8 +307,7 @@ def test_every_item_asks_on_its_own() -> None:
 def test_a_rejected_item_fails_and_may_be_tolerated() -> None:
     run = items(tolerate=1)
     assert run.reject("h[0]") == rows(
-        "ApprovalDecided h[0] decision=reject by=user:ann; NodeFailed h[0] code=rejected tolerated;"
-        "DeadLettered h[0] code=rejected attempts=1; drop expire h[0]"
+        "ApprovalDecided h[0] decision=reject by=user:ann; NodeFailed h[0] code=rejected tolerated; drop expire h[0]"
     )
     assert run.output("h[0]")["error"]["code"] == "rejected"
 

@@ -354,14 +354,39 @@ def test_failing_again_opens_it_again() -> None:
     assert (closings(run), run.letters) == ("a/1/-1:reprocessed a/1/-1:reprocessed", "")
 
 
-def test_a_map_and_its_items_have_letters_of_their_own() -> None:
+def test_a_map_and_the_item_that_fails_it_have_letters_of_their_own() -> None:
     run = OperatorSteps("m", {"m": {"map": {"over": [1], "tolerate": 1}}}).begun()
     run.expand("m", 3)
     run.fail("m[2]")
     run.fail("m[0]")
-    assert run.letters == "m/1/2 m/1/0 m/1/-1"
+    assert run.letters == "m/1/0 m/1/-1"
     run.retry()
-    assert (closings(run), run.letters) == ("m/1/0:reprocessed m/1/-1:reprocessed", "m/1/2")
+    assert (closings(run), run.letters) == ("m/1/0:reprocessed m/1/-1:reprocessed", "")
+    run.end("m[0]", "m[1]")
+    run.assemble("m")
+    assert (run.status, run.letters, run.kernel.state.tolerated) == ("COMPLETED", "", 1)
+
+
+def test_letters_of_tolerated_items_in_earlier_logs_are_closed_by_a_retry_or_discarded() -> None:
+    mapped = {"a": {"map": {"over": [1], "tolerate": 1}}, "l": {"loop": loop(back_to="a")}}
+    run = OperatorSteps("a > l", mapped).begun()
+    for again in (True, False):
+        run.expand("a", 1)
+        run.fail("a[0]")
+        run.letter("a[0]")
+        run.assemble("a")
+        if again:
+            run.done("l", again=True)
+    assert run.letters == "a/1/0 a/2/0"
+    run.discard("a#1[0]")
+    assert run.letters == "a/2/0"
+    run = OperatorSteps("m", {"m": {"map": {"over": [1], "tolerate": 1}}}).begun()
+    run.expand("m", 2)
+    run.fail("m[0]")
+    run.letter("m[0]")
+    run.fail("m[1]")
+    run.retry()
+    assert (run.jobs, run.letters) == ("run m[1]", "")
 
 
 def test_a_list_that_is_made_anew_leaves_no_letter_behind() -> None:
@@ -371,20 +396,6 @@ def test_a_list_that_is_made_anew_leaves_no_letter_behind() -> None:
     run.fail("m[1]", called=False)
     run.patch(flow("m > z", {"m": {"map": {"over": [1, 2, 3]}}}), retry=True)
     assert (closings(run), run.letters) == ("m/1/1:reprocessed m/1/-1:reprocessed", "")
-
-
-def test_letters_of_earlier_passes_stay_and_can_be_discarded() -> None:
-    mapped = {"a": {"map": {"over": [1], "tolerate": 1}}, "l": {"loop": loop(back_to="a")}}
-    run = OperatorSteps("a > l", mapped).begun()
-    for again in (True, False):
-        run.expand("a", 1)
-        run.fail("a[0]")
-        run.assemble("a")
-        if again:
-            run.done("l", again=True)
-    assert run.letters == "a/1/0 a/2/0"
-    run.discard("a#1[0]")
-    assert run.letters == "a/2/0"
 
 
 def test_a_failure_that_the_workflow_handles_is_no_dead_letter() -> None:
@@ -399,9 +410,8 @@ def test_a_failure_that_the_workflow_handles_is_no_dead_letter() -> None:
         assert (run.nodes("m"), run.letters, run.of(ev.DeadLettered)) == ("m=FAILED", "", [])
 
 
-def test_a_letter_of_a_node_that_is_gone_can_be_discarded() -> None:
+def test_a_retry_without_the_failed_node_closes_its_letter() -> None:
     run = OperatorSteps("a > b; c").begun()
     run.fail("a")
     run.patch(flow("b; c"), retry=True)
-    assert run.letters == "a/1/-1"
-    assert run.do(CloseDeadLetter(node="a", visit=1)) == rows("DeadLetterClosed a")
+    assert (closings(run), run.letters) == ("a/1/-1:reprocessed", "")

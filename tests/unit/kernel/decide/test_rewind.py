@@ -73,6 +73,7 @@ def test_letters_of_what_happens_anew_are_closed() -> None:
     run.done("a")
     run.expand("b", 2)
     run.fail("b[0]")
+    run.letter("b[0]")
     assert "DeadLetterClosed b[0]" in run.rewind("a")
     assert run.letters == ""
 
