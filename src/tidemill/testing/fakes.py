@@ -219,7 +219,10 @@ class Fakes:
             fake = fake(**_arguments(FunctionSignature.of(fake), real, context)) if is_python else fake(context)
             if inspect.isawaitable(fake):
                 fake = await fake
-        return ended(fake if real is None else real.checked(fake))
+        try:
+            return ended(fake if real is None else real.checked(fake))
+        except Fail as misfit:
+            raise Fail(misfit.code, f"the fake of {misfit.message}", hint="give it a value of that type") from None
 
     def _made(self, type_: NodeType, context: NodeContext) -> Json:
         shape = self.shapes.get(f"{context.workflow}.{context.node}")
@@ -424,6 +427,24 @@ def _merged(shape: Json, path: list[str], leaf: Json) -> Json:
         return leaf if shape is None or (shape == 1 and leaf != 1) else shape
     inner = shape if isinstance(shape, dict) else {}
     return {**inner, path[0]: _merged(inner.get(path[0]), path[1:], leaf)}
+
+
+def made_inputs(schema: Json) -> dict[str, Any]:
+    """Values for the inputs that a schema requires."""
+    if not isinstance(schema, dict):
+        return {}
+    required = set(schema.get("required", ()))
+    known = {key: each for key, each in (schema.get("properties") or {}).items() if key in required}
+    made = fake_value({**schema, "type": "object", "properties": known})
+    return made if isinstance(made, dict) else {}
+
+
+def made_payloads(workflow: Workflow) -> dict[str, Json]:
+    """Payloads of signals, by name, with the parts that the workflow reads."""
+    shapes = read_shapes(workflow)
+    waiting = [node for node in workflow.nodes if node.type.partition("@")[0] == "signal"]
+    names = {node.id: (node.config or {}).get("name", node.id) for node in waiting}
+    return {name: shapes[f"{workflow.name}.{node}"] for node, name in names.items()}
 
 
 class FakeSecrets:

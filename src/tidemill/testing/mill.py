@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 import msgspec
@@ -26,6 +25,7 @@ from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.runs import RunService
+from tidemill.engine.services.workflows import Document
 from tidemill.engine.validation import Seconds, timeout_of
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.leases import WorkerOptions
@@ -33,10 +33,10 @@ from tidemill.errors import offered
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.discovery import NodeTypeSource
 from tidemill.handlers.python.functions import Function, function_registry
-from tidemill.kernel.document.reader import format_of, read_document
 from tidemill.node_types import NodeTypes, node_types
 from tidemill.security.grants import ANY
 from tidemill.settings import Settings, read_settings
+from tidemill.stores.contract import Commit, Lease
 from tidemill.testing.cluster import Boundary, Cluster, CrashPlan, InlineIsolation, Kind, Process, When, activations
 from tidemill.testing.fakes import Effect, Faked, Fakes, FakeSecrets, SimulatedFunctions, name_of
 from tidemill.testing.faulty_store import FaultyStore
@@ -47,7 +47,6 @@ from tidemill.triggers.service import ScheduleService, schedule_verb
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Document = Mapping[str, Any] | str | bytes | Path
 CrashPoint = Literal[
     "before commit", "after commit", "before send", "after send", "before effect", "after effect"
 ]  # fmt: skip
@@ -285,8 +284,6 @@ class SimulatedMill:
 
     def publish(self, document: Document | Workflow[..., Any]) -> Published:
         """Publish a document: a mapping, YAML or JSON text, the path of a file, or a workflow written in Python."""
-        if isinstance(document, Path):
-            return self.publish(read_document(document.read_bytes(), format=format_of(document.suffix)))
         return self._wait(self._publish(document))
 
     def start(self, workflow: Document | Workflow[..., Any], inputs: Any = None, **options: Any) -> str:
@@ -362,7 +359,10 @@ class SimulatedMill:
         """
         self._end()
         for name in self._fakes.unknown(self._types.by_name):
-            raise AssertionError(f"there is no node {name} to fake: {offered(name, self._fakes.nodes)}")
+            is_called = " " in name
+            said = f"no node calls the {name}, which is faked" if is_called else f"there is no node {name} to fake"
+            known = [each for each in self._fakes.nodes if (" " in each) is is_called]
+            raise AssertionError(f"{said}: {offered(name, known)}")
         missed = [f"{each.when} {each.kind} of {each.name or 'any node'}" for each in self._planned if each.left > 0]
         if missed:
             raise AssertionError(f"no worker was killed {', '.join(missed)}: the boundary was never reached")
@@ -406,7 +406,7 @@ class SimulatedMill:
             raise
         return self._loop.run_until_complete(answer)
 
-    async def _publish(self, document: Mapping[str, Any] | str | bytes | Workflow[..., Any]) -> Published:
+    async def _publish(self, document: Document | Workflow[..., Any]) -> Published:
         engine = self._client.engine
         published = await engine.publish(document)
         family = document.family() if isinstance(document, Workflow) else [published]
@@ -443,7 +443,13 @@ class SimulatedMill:
         if plan is not None:
             process.follow(plan)
         if process.engine.worker is not None:
-            process.engine.worker.job_handlers["fire"] = Scheduler(process.engine.context).fire
+
+            async def skip(lease: Lease) -> None:
+                await store.commit([Commit(lease.stream, None, acks=((lease.key, lease.token),))])
+
+            store, fire = process.faulty_store, Scheduler(process.engine.context).fire
+            # A schedule begins the maintenance of its tenant, which a simulation goes without.
+            process.engine.worker.job_handlers.update({"fire": fire, "maintain": skip})
         return await process.open()
 
     async def _start_worker(self) -> None:

@@ -120,7 +120,7 @@ def test_people_signals_children_maps_loops_and_timers() -> None:
         calls("each", "nap", function="keyed", map={"over": "{{ go.rows }}"}),
         calls("again", "each", function="keyed", loop=loop),
     )
-    fakes = FakesFile(signals={"go": {"rows": [1, 2]}}, nodes={"again": 1})
+    fakes = FakesFile(signals={"go": {"rows": [1, 2]}}, nodes={"again": "1"})
     verifier = Verifier(document(*nodes), functions=FUNCTIONS, fakes=fakes, others=[child])
     report = verifier.verify(seeds=3, boundaries_max=25)
     assert report.status == "COMPLETED" and report.findings == [], report.to_dict()
