@@ -23,13 +23,14 @@ from tidemill.authoring.decorators import Workflow
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.services.approvals import ApprovalService
+from tidemill.engine.services.context import AnyRun, run_id_of
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.runs import RunService
 from tidemill.engine.services.workflows import Document
 from tidemill.engine.validation import Seconds, timeout_of
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.leases import WorkerOptions
-from tidemill.errors import offered
+from tidemill.errors import offered, shorten_traceback
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.discovery import NodeTypeSource
 from tidemill.handlers.python.functions import Function, function_registry
@@ -318,12 +319,12 @@ class SimulatedMill:
         timeout_of(timeout)
         return self.result(self.start(workflow, inputs, **options), timeout=timeout)
 
-    def result(self, run_id: str, *, timeout: Seconds | None = None) -> RunView:
+    def result(self, run_id: AnyRun, *, timeout: Seconds | None = None) -> RunView:
         """Let time pass until a run has ended.
 
         Raises `StillWaiting` if time alone does not end it, or only after `timeout` seconds of the simulated clock.
         """
-        seconds, begun = timeout_of(timeout), self.clock.now
+        seconds, begun, run_id = timeout_of(timeout), self.clock.now, run_id_of(run_id)
         for _ in range(WAKES_MAX):
             is_over = not self.step(run_id)
             if seconds is not None and (self.clock.now - begun).total_seconds() > seconds:
@@ -332,9 +333,9 @@ class SimulatedMill:
                 return self._wait(self._ended(run_id))
         raise StillWaiting(f"run {run_id} has not ended after {WAKES_MAX:,} timers, and may never end")
 
-    def step(self, run_id: str) -> bool:
+    def step(self, run_id: AnyRun) -> bool:
         """Let time pass to the next thing that is due; False if the run has ended or nothing is due."""
-        return self._wait(self._step(run_id))
+        return self._wait(self._step(run_id_of(run_id)))
 
     def settle(self) -> None:
         """Let everything happen that can happen now."""
@@ -404,7 +405,11 @@ class SimulatedMill:
         except RuntimeError:
             answer.close()
             raise
-        return self._loop.run_until_complete(answer)
+        try:
+            return self._loop.run_until_complete(answer)
+        except Exception as error:
+            shorten_traceback(error)
+            raise
 
     async def _publish(self, document: Document | Workflow[..., Any]) -> Published:
         engine = self._client.engine

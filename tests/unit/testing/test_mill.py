@@ -456,6 +456,13 @@ def test_many_runs_are_started_and_acted_on_at_once(mill: SimulatedMill) -> None
     assert mill.document(runs[0]).workflow == "after-a-nap"
     mill.bulk("cancel", run_ids=runs)
     assert [mill.show(run).status for run in runs] == ["CANCELLED"] * 2
+    assert mill.result(mill.show(mill.start(after_a_nap, n=1))).status == "COMPLETED"
+
+
+def test_a_refusal_does_not_show_the_inside_of_the_simulation(mill: SimulatedMill) -> None:
+    with pytest.raises(tidemill.Rejected, match="run_unknown") as refused:
+        mill.show("nobody")
+    assert {Path(str(each.path)).name for each in refused.traceback} == {"test_mill.py", "mill.py"}
 
 
 def test_the_names_are_listed() -> None:
