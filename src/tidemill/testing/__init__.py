@@ -57,3 +57,6 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
         return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES})

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from tidemill.authoring.decorators import Task
+from tidemill.authoring.decorators import Workflow as Authored
 from tidemill.handlers.contract import Fail, Handler, HandlerOutcome, NodeContext, ended
 from tidemill.handlers.python.functions import Function, FunctionSignature, Ready, imported
 from tidemill.kernel.model import Json, NodeType, Workflow
@@ -25,12 +27,35 @@ from tidemill.testing.simulated_loop import Ask, SimLoop
 COMPUTING = frozenset(
     ["value", "fail", "sleep", "human", "signal", "workflow", "wait_until", "input", "output", "search", "transform"]
 )
-"""Node types that are always real: they touch nothing outside the run."""
+"""Node types that touch nothing outside the run: they are real unless they are faked, and no effects."""
 USER_CODE = "python"
+CHILD = "workflow"
 MODEL_TYPES = ("llm", "classify", "agent")
 EVERY = "*"
 
 Reach = Callable[[When, Kind, tuple[str, ...], str], Awaitable[None]]
+Faked = str | Task[..., Any] | Authored[..., Any]
+"""What a fake is for: a node, a node type, every node that calls a task, or every node that starts a workflow."""
+
+
+def name_of(faked: object) -> str:
+    """The name of a node or node type, or of what nodes call: those have a space in it. Raises TypeError."""
+    if isinstance(faked, Task):
+        return f"task {faked.name}"
+    if isinstance(faked, Authored):
+        return f"workflow {faked.name}"
+    if isinstance(faked, str):
+        return faked
+    kinds = "a node, `workflow.node`, a node type, a task or a workflow"
+    raise TypeError(f"name {kinds}, not {faked!r}")
+
+
+def called_by(type_: str, config: Json) -> str:
+    """The same name of what a node calls; empty if that is nothing of one's own."""
+    name, config = type_.partition("@")[0], config if isinstance(config, dict) else {}
+    if name == USER_CODE:
+        return f"task {config.get('function')}"
+    return f"workflow {str(config.get('workflow')).partition('@')[0]}" if name == CHILD else ""
 
 
 class InTurn:
@@ -67,28 +92,48 @@ class Effect:
 class Fakes:
     """The handlers of one simulation, and what they did.
 
-    `given` are fakes by node (`charge`, `billing.charge`) or node type (`http`). A fake is a JSON value, a function, an
-    exception or `in_turn(...)`. The function takes what the real one takes, if the node is a `python` node, and the
-    context otherwise. `real` names nodes that are called for real, `*` all. Without either, `real_code` says
-    whether functions and node types of your own are called, and everything else returns a value that its schema allows.
+    `given` are fakes by node (`charge`, `billing.charge`), task, workflow or node type (`http`). A fake is a JSON
+    value, a function, an exception or `in_turn(...)`. The function takes what the real one takes, if the node is a
+    `python` node, and the context otherwise. `real` names nodes that are called for real, `*` all. Without either,
+    `real_code` says whether functions and node types of your own are called, and everything else returns a value that
+    its schema allows. `functions` are the real ones.
     """
 
     def __init__(
         self,
         loop: SimLoop,
-        given: Mapping[str, Any],
+        given: Mapping[Any, Any],
         *,
+        functions: Mapping[str, Function],
         real: Collection[str] = (),
         real_code: bool = True,
         own_types: Collection[str] = (),
     ) -> None:
         self._loop, self._real, self._real_code, self._own_types = loop, frozenset(real), real_code, own_types
-        self.given = dict(given)
+        self._functions = functions
+        self.given = {name_of(faked): fake for faked, fake in given.items()}
         self.shapes: dict[str, Json] = {}
         """What the workflow reads of each node's output."""
         self.nodes: set[str] = set()
-        """The nodes of the workflows that were published, also with the name of their workflow."""
+        """The nodes of the workflows that were published, also with the name of their workflow, and what they call."""
+        self.callers: dict[str, set[str]] = {}
+        """Nodes by what they call."""
         self.effects: list[Effect] = []
+
+    def learn(self, workflow: Workflow) -> None:
+        """Know the nodes of a workflow that was published."""
+        self.shapes |= read_shapes(workflow)
+        for node in workflow.nodes:
+            self.nodes |= {node.id, f"{workflow.name}.{node.id}"}
+            if called := called_by(node.type, node.config):
+                self.nodes.add(called)
+                self.callers.setdefault(called, set()).add(node.id)
+
+    def ids_of(self, faked: Faked | None) -> Collection[str] | None:
+        """The nodes that are meant; None for any."""
+        if faked is None or isinstance(faked, str):
+            return None if faked is None else (faked,)
+        return self.callers.get(name_of(faked), ())
 
     def unknown(self, types: Collection[str]) -> list[str]:
         """Fakes that are for no node and no node type: misspelt, they would leave the real function in place."""
@@ -96,7 +141,20 @@ class Fakes:
 
     def handlers(self, handlers: Sequence[Handler], reach: Reach) -> list[Handler]:
         """The handlers of one process; `reach` is called at the boundaries of their effects."""
-        return [each if each.type.name in COMPUTING else self._noted(each, reach) for each in handlers]
+        return [self._fakeable(each) if each.type.name in COMPUTING else self._noted(each, reach) for each in handlers]
+
+    def _fakeable(self, handler: Handler) -> Handler:
+        def call(context: NodeContext) -> HandlerOutcome | Awaitable[HandlerOutcome]:
+            name = self._fake_for(handler, context)
+            return handler.call(context) if name is None else self._played(self.given[name], handler, context)
+
+        return replace(handler, call=call)
+
+    def _fake_for(self, handler: Handler, context: NodeContext) -> str | None:
+        """The name under which a fake for a call was given."""
+        type_ = handler.type.name
+        names = (f"{context.workflow}.{context.node}", context.node, called_by(type_, context.config), type_)
+        return next((name for name in names if name in self.given and not context.undoing), None)
 
     def _noted(self, handler: Handler, reach: Reach) -> Handler:
         async def call(context: NodeContext) -> HandlerOutcome:
@@ -121,10 +179,9 @@ class Fakes:
         return handler.type.name == USER_CODE or handler.type.name in self._own_types
 
     async def _outcome(self, handler: Handler, context: NodeContext) -> HandlerOutcome:
-        names = (f"{context.workflow}.{context.node}", context.node, handler.type.name)
-        fake = next((name for name in names if name in self.given and not context.undoing), None)
-        if fake is not None:
-            return await _played(self.given[fake], handler, context)
+        name = self._fake_for(handler, context)
+        if name is not None:
+            return await self._played(self.given[name], handler, context)
         if self._is_called(handler, context):
             return await self._called(handler, context)
         if context.undoing:
@@ -149,6 +206,24 @@ class Fakes:
         finally:
             self._loop.calls -= 1
 
+    async def _played(self, fake: Any, handler: Handler, context: NodeContext) -> HandlerOutcome:
+        """What a fake comes up with for one call. Raises Fail for a result that the real function may not return."""
+        if isinstance(fake, InTurn):
+            fake = fake.next()
+        if isinstance(fake, BaseException) or (isinstance(fake, type) and issubclass(fake, BaseException)):
+            raise fake
+        is_python = handler.type.name == USER_CODE
+        name = context.config["function"] if is_python else ""
+        real = FunctionSignature.of(self._functions[name]) if name in self._functions else None
+        if callable(fake):
+            fake = fake(**_arguments(FunctionSignature.of(fake), real, context)) if is_python else fake(context)
+            if inspect.isawaitable(fake):
+                fake = await fake
+        try:
+            return ended(fake if real is None else real.checked(fake))
+        except Fail as misfit:
+            raise Fail(misfit.code, f"the fake of {misfit.message}", hint="give it a value of that type") from None
+
     def _made(self, type_: NodeType, context: NodeContext) -> Json:
         shape = self.shapes.get(f"{context.workflow}.{context.node}")
         if type_.name == "http":
@@ -170,19 +245,18 @@ def _answer(type_: NodeType, config: Mapping[str, Any], shape: Json) -> dict[str
     return {"label": labels[0], "labels": labels, "confidences": dict.fromkeys(labels, 1.0)} if labels else {}
 
 
-async def _played(fake: Any, handler: Handler, context: NodeContext) -> HandlerOutcome:
-    """What a fake comes up with for one call."""
-    if isinstance(fake, InTurn):
-        fake = fake.next()
-    if isinstance(fake, BaseException) or (isinstance(fake, type) and issubclass(fake, BaseException)):
-        raise fake
-    if callable(fake):
-        signature = FunctionSignature.of(fake)
-        takes_arguments = handler.type.name == USER_CODE
-        fake = fake(**signature.arguments(context.config, context)) if takes_arguments else fake(context)
-        if inspect.isawaitable(fake):
-            fake = await fake
-    return ended(fake)
+def _arguments(fake: FunctionSignature, real: FunctionSignature | None, context: NodeContext) -> dict[str, Any]:
+    """The arguments of a fake: as its own type hints and defaults say, else as those of the real function do."""
+    if real is None or real.signature is None or fake.signature is None:
+        return fake.arguments(context.config, context)
+    given = dict(context.config.get("args") or {})
+    left = fake.names - given.keys() - {"context"}
+    parameters = [each for name, each in real.signature.parameters.items() if name in fake.required & left]
+    defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
+    converters = {name: each for name, each in real.converters.items() if name in fake.names - fake.hints.keys()}
+    converters = {name: each for name, each in {**converters, **fake.converters}.items() if name not in defaults}
+    both = fake._replace(converters=converters, hints={**real.hints, **fake.hints})
+    return both.arguments({"args": {**defaults, **given}}, context)
 
 
 # Functions
@@ -353,6 +427,24 @@ def _merged(shape: Json, path: list[str], leaf: Json) -> Json:
         return leaf if shape is None or (shape == 1 and leaf != 1) else shape
     inner = shape if isinstance(shape, dict) else {}
     return {**inner, path[0]: _merged(inner.get(path[0]), path[1:], leaf)}
+
+
+def made_inputs(schema: Json) -> dict[str, Any]:
+    """Values for the inputs that a schema requires."""
+    if not isinstance(schema, dict):
+        return {}
+    required = set(schema.get("required", ()))
+    known = {key: each for key, each in (schema.get("properties") or {}).items() if key in required}
+    made = fake_value({**schema, "type": "object", "properties": known})
+    return made if isinstance(made, dict) else {}
+
+
+def made_payloads(workflow: Workflow) -> dict[str, Json]:
+    """Payloads of signals, by name, with the parts that the workflow reads."""
+    shapes = read_shapes(workflow)
+    waiting = [node for node in workflow.nodes if node.type.partition("@")[0] == "signal"]
+    names = {node.id: (node.config or {}).get("name", node.id) for node in waiting}
+    return {name: shapes[f"{workflow.name}.{node}"] for node, name in names.items()}
 
 
 class FakeSecrets:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import math
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
-from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 import msgspec
@@ -24,27 +23,31 @@ from tidemill.authoring.decorators import Workflow
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine, service_verb
 from tidemill.engine.services.approvals import ApprovalService
+from tidemill.engine.services.context import AnyRun, run_id_of
 from tidemill.engine.services.dead_letters import DeadLetterService
+from tidemill.engine.services.runs import RunService
+from tidemill.engine.services.workflows import Document
 from tidemill.engine.validation import Seconds, timeout_of
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.leases import WorkerOptions
-from tidemill.errors import offered
+from tidemill.errors import offered, shorten_traceback
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.discovery import NodeTypeSource
 from tidemill.handlers.python.functions import Function, function_registry
-from tidemill.kernel.document.reader import format_of, read_document
 from tidemill.node_types import NodeTypes, node_types
 from tidemill.security.grants import ANY
 from tidemill.settings import Settings, read_settings
+from tidemill.stores.contract import Commit, Lease
 from tidemill.testing.cluster import Boundary, Cluster, CrashPlan, InlineIsolation, Kind, Process, When, activations
-from tidemill.testing.fakes import Effect, Fakes, FakeSecrets, SimulatedFunctions, read_shapes
+from tidemill.testing.fakes import Effect, Faked, Fakes, FakeSecrets, SimulatedFunctions, name_of
 from tidemill.testing.faulty_store import FaultyStore
 from tidemill.testing.simulated_loop import SimAmbient, SimLoop
+from tidemill.triggers.scheduler import Scheduler
+from tidemill.triggers.service import ScheduleService, schedule_verb
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Document = Mapping[str, Any] | str | bytes | Path
 CrashPoint = Literal[
     "before commit", "after commit", "before send", "after send", "before effect", "after effect"
 ]  # fmt: skip
@@ -105,12 +108,14 @@ class Clock:
 class _PlannedCrash:
     when: When
     kind: Kind
-    node: str | None
+    name: str | None
+    nodes: Callable[[], Collection[str] | None]
+    """Any, if it is None."""
     left: int
 
     def is_met(self, boundary: Boundary) -> bool:
-        matches = (boundary.when, boundary.kind) == (self.when, self.kind)
-        if not matches or (self.node is not None and self.node not in boundary.nodes):
+        matches, nodes = (boundary.when, boundary.kind) == (self.when, self.kind), self.nodes()
+        if not matches or (nodes is not None and set(boundary.nodes).isdisjoint(nodes)):
             return False
         self.left -= 1
         return self.left == 0
@@ -129,6 +134,18 @@ def _blocking(
     return call
 
 
+def _listed(
+    verb: Callable[Concatenate[Engine, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Engine, P], Coroutine[Any, Any, Iterator[T]]]:
+    """All at once: no time passes between the items."""
+
+    @wraps(verb)
+    async def call(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return iter([each async for each in verb(engine, *args, **kwargs)])
+
+    return call
+
+
 class SimulatedMill:
     """An engine in memory, with a client that asks and a worker that can be killed. Use it in a `with`."""
 
@@ -138,8 +155,12 @@ class SimulatedMill:
     why = _blocking(Engine.why, settles=False)
     why_node = _blocking(Engine.why_node, settles=False)
     compare = _blocking(Engine.compare, settles=False)
+    transcript = _blocking(Engine.transcript, settles=False)
+    document = _blocking(Engine.document, settles=False)
     logs = _blocking(Engine.logs, settles=False)
     find = _blocking(Engine.find, settles=False)
+    count = _blocking(Engine.count, settles=False)
+    runs = _blocking(_listed(service_verb("runs", RunService.iterate)), settles=False)
     approvals = _blocking(service_verb("approvals", ApprovalService.find), settles=False)
     approval = _blocking(Engine.approval, settles=False)
     dead_letters = _blocking(service_verb("dead_letters", DeadLetterService.find), settles=False)
@@ -156,15 +177,31 @@ class SimulatedMill:
     patch = _blocking(Engine.patch)
     fork = _blocking(Engine.fork)
     rollback = _blocking(Engine.rollback)
+    bulk = _blocking(Engine.bulk)
+    relabel = _blocking(Engine.relabel)
     discard = _blocking(Engine.discard)
     reprocess = _blocking(Engine.reprocess)
+    workflow = _blocking(Engine.workflow, settles=False)
+    workflow_document = _blocking(Engine.workflow_document, settles=False)
+    versions = _blocking(Engine.versions, settles=False)
+    tag = _blocking(Engine.tag)
+    put_blob = _blocking(Engine.put_blob)
+    blob = _blocking(Engine.blob, settles=False)
+    create_schedule = _blocking(schedule_verb(ScheduleService.create))
+    update_schedule = _blocking(schedule_verb(ScheduleService.update))
+    schedules = _blocking(schedule_verb(ScheduleService.find), settles=False)
+    schedule = _blocking(schedule_verb(ScheduleService.show), settles=False)
+    pause_schedule = _blocking(schedule_verb(ScheduleService.pause))
+    resume_schedule = _blocking(schedule_verb(ScheduleService.resume))
+    delete_schedule = _blocking(schedule_verb(ScheduleService.delete))
+    trigger_schedule = _blocking(schedule_verb(ScheduleService.trigger))
 
     def __init__(
         self,
         types: NodeTypes,
         functions: SimulatedFunctions,
         *,
-        fakes: Mapping[str, Any] | None = None,
+        fakes: Mapping[Any, Any] | None = None,
         real: Collection[str] = (),
         real_code: bool = True,
         secrets: Mapping[str, str] | None = None,
@@ -182,7 +219,7 @@ class SimulatedMill:
         self._cluster.on_kill = self._on_kill
         self._loop.is_busy = self._are_working
         own = {node_type.name for node_type in types.not_built_in}
-        self._fakes = Fakes(self._loop, fakes or {}, real=real, real_code=real_code, own_types=own)
+        self._fakes = Fakes(self._loop, fakes or {}, functions=functions, real=real, real_code=real_code, own_types=own)
         self._has_real = bool(real)
         self._planned: list[_PlannedCrash] = []
         self._plan = plan or CrashPlan(lambda boundary: sum(each.is_met(boundary) for each in self._planned) > 0)
@@ -194,24 +231,28 @@ class SimulatedMill:
 
     # What a test gives
 
-    def fake(self, node: str, fake: Any) -> None:
-        """Give a node, or every node of a type, a fake: a value, a function, an exception or `in_turn(...)`."""
-        self._fakes.given[node] = fake
+    def fake(self, node: Faked, fake: Any) -> None:
+        """Give a node, every node of a type, or all that call a task or start a workflow, a fake.
+
+        It is a value, a function, an exception or `in_turn(...)`.
+        """
+        self._fakes.given[name_of(node)] = fake
 
     def register(self, function: Function, name: str | None = None) -> None:
         """Let nodes of type `python` call a function, by its name unless another is given."""
         register = self._client.engine.register
         register(**{name: function}) if name else register(function)
 
-    def crash(self, point: CrashPoint, *, node: str | None = None, nth: int = 1) -> None:
-        """Kill the worker when it reaches a boundary for the n-th time, of this node if one is named.
+    def crash(self, point: CrashPoint, *, node: Faked | None = None, nth: int = 1) -> None:
+        """Kill the worker when it reaches a boundary for the n-th time, of this node or task if one is named.
 
         Another worker is started at once. `close` fails if the boundary was never reached.
         """
         if point not in get_args(CrashPoint):
             raise ValueError(f"{point!r} is not a boundary: {', '.join(get_args(CrashPoint))}")
         when, kind = point.split()
-        self._planned.append(_PlannedCrash(when, kind, node, nth))  # type: ignore[arg-type]
+        name = None if node is None else name_of(node)
+        self._planned.append(_PlannedCrash(when, kind, name, lambda: self._fakes.ids_of(node), nth))  # type: ignore[arg-type]
 
     def kill(self) -> None:
         """Kill the workers now; `restart` starts another one."""
@@ -237,26 +278,34 @@ class SimulatedMill:
         """Every boundary that workers have reached, in order."""
         return list(self._plan.reached)
 
-    def effects(self, node: str | None = None) -> list[Effect]:
-        """The calls of nodes that touch the world, in order; of one node if it is named."""
-        return [effect for effect in self._fakes.effects if node in (None, effect.node)]
+    def effects(self, node: Faked | None = None) -> list[Effect]:
+        """The calls of nodes that touch the world, in order; of one node or task if it is named."""
+        nodes = self._fakes.ids_of(node)
+        return [effect for effect in self._fakes.effects if nodes is None or effect.node in nodes]
 
     def publish(self, document: Document | Workflow[..., Any]) -> Published:
         """Publish a document: a mapping, YAML or JSON text, the path of a file, or a workflow written in Python."""
-        if isinstance(document, Path):
-            return self.publish(read_document(document.read_bytes(), format=format_of(document.suffix)))
         return self._wait(self._publish(document))
 
     def start(self, workflow: Document | Workflow[..., Any], inputs: Any = None, **options: Any) -> str:
         """Start a workflow, and return its run's id when nothing more happens without time passing."""
-        if isinstance(workflow, Workflow):
-            self.publish(workflow)
-        elif not isinstance(workflow, str) or "\n" in workflow or workflow.lstrip().startswith("{"):
-            published = self.publish(workflow)
-            workflow = f"{published.name}@{published.version}"
-        run_id = self._wait(self._client.engine.start(workflow, inputs, **options))
+        run_id = self._wait(self._client.engine.start(self._published(workflow), inputs, **options))
         self.settle()
         return run_id
+
+    def start_many(self, workflow: Document | Workflow[..., Any], inputs: Iterable[Any], **options: Any) -> list[str]:
+        """Start a run for each of the `inputs`."""
+        run_ids = self._wait(self._client.engine.start_many(self._published(workflow), inputs, **options))
+        self.settle()
+        return run_ids
+
+    def _published(self, workflow: Document | Workflow[..., Any]) -> str | Workflow[..., Any]:
+        """What to start: the name of a document that is published now, if it is not the name of one."""
+        is_name = isinstance(workflow, str) and "\n" not in workflow and not workflow.lstrip().startswith("{")
+        if isinstance(workflow, str) and is_name:
+            return workflow
+        published = self.publish(workflow)
+        return workflow if isinstance(workflow, Workflow) else f"{published.name}@{published.version}"
 
     def run(
         self,
@@ -270,12 +319,12 @@ class SimulatedMill:
         timeout_of(timeout)
         return self.result(self.start(workflow, inputs, **options), timeout=timeout)
 
-    def result(self, run_id: str, *, timeout: Seconds | None = None) -> RunView:
+    def result(self, run_id: AnyRun, *, timeout: Seconds | None = None) -> RunView:
         """Let time pass until a run has ended.
 
         Raises `StillWaiting` if time alone does not end it, or only after `timeout` seconds of the simulated clock.
         """
-        seconds, begun = timeout_of(timeout), self.clock.now
+        seconds, begun, run_id = timeout_of(timeout), self.clock.now, run_id_of(run_id)
         for _ in range(WAKES_MAX):
             is_over = not self.step(run_id)
             if seconds is not None and (self.clock.now - begun).total_seconds() > seconds:
@@ -284,9 +333,9 @@ class SimulatedMill:
                 return self._wait(self._ended(run_id))
         raise StillWaiting(f"run {run_id} has not ended after {WAKES_MAX:,} timers, and may never end")
 
-    def step(self, run_id: str) -> bool:
+    def step(self, run_id: AnyRun) -> bool:
         """Let time pass to the next thing that is due; False if the run has ended or nothing is due."""
-        return self._wait(self._step(run_id))
+        return self._wait(self._step(run_id_of(run_id)))
 
     def settle(self) -> None:
         """Let everything happen that can happen now."""
@@ -311,8 +360,11 @@ class SimulatedMill:
         """
         self._end()
         for name in self._fakes.unknown(self._types.by_name):
-            raise AssertionError(f"there is no node {name} to fake: {offered(name, self._fakes.nodes)}")
-        missed = [f"{each.when} {each.kind} of {each.node or 'any node'}" for each in self._planned if each.left > 0]
+            is_called = " " in name
+            said = f"no node calls the {name}, which is faked" if is_called else f"there is no node {name} to fake"
+            known = [each for each in self._fakes.nodes if (" " in each) is is_called]
+            raise AssertionError(f"{said}: {offered(name, known)}")
+        missed = [f"{each.when} {each.kind} of {each.name or 'any node'}" for each in self._planned if each.left > 0]
         if missed:
             raise AssertionError(f"no worker was killed {', '.join(missed)}: the boundary was never reached")
 
@@ -353,15 +405,18 @@ class SimulatedMill:
         except RuntimeError:
             answer.close()
             raise
-        return self._loop.run_until_complete(answer)
+        try:
+            return self._loop.run_until_complete(answer)
+        except Exception as error:
+            shorten_traceback(error)
+            raise
 
-    async def _publish(self, document: Mapping[str, Any] | str | bytes | Workflow[..., Any]) -> Published:
+    async def _publish(self, document: Document | Workflow[..., Any]) -> Published:
         engine = self._client.engine
         published = await engine.publish(document)
         family = document.family() if isinstance(document, Workflow) else [published]
-        for flow in [await engine.workflow(each.name) for each in family]:
-            self._fakes.shapes |= read_shapes(flow)
-            self._fakes.nodes |= {name for node in flow.by_id for name in (node, f"{flow.name}.{node}")}
+        for each in family:
+            self._fakes.learn(await engine.workflow(each.name))
         return published
 
     async def _open(self, name: str, plan: CrashPlan | None = None) -> Process:
@@ -392,6 +447,14 @@ class SimulatedMill:
         process = self._cluster.add(name, engine)
         if plan is not None:
             process.follow(plan)
+        if process.engine.worker is not None:
+
+            async def skip(lease: Lease) -> None:
+                await store.commit([Commit(lease.stream, None, acks=((lease.key, lease.token),))])
+
+            store, fire = process.faulty_store, Scheduler(process.engine.context).fire
+            # A schedule begins the maintenance of its tenant, which a simulation goes without.
+            process.engine.worker.job_handlers.update({"fire": fire, "maintain": skip})
         return await process.open()
 
     async def _start_worker(self) -> None:
@@ -426,8 +489,8 @@ class SimulatedMill:
             ):
                 return
             before, calls = calls, self._cluster.calls
-            quiet = quiet + 1 if calls == before else 0
-            if quiet > QUIET_STEPS_MAX and not self._restarting:
+            quiet = quiet + 1 if calls == before and not self._restarting else 0
+            if quiet > QUIET_STEPS_MAX:
                 return
 
     def _are_working(self) -> bool:
@@ -518,7 +581,7 @@ def open(  # noqa: A001 - it is called like `tidemill.open`
     *,
     functions: Mapping[str, Function] | Iterable[Function] | None = None,
     handlers: Sequence[Handler | NodeClass] = (),
-    fakes: Mapping[str, Any] | None = None,
+    fakes: Mapping[Any, Any] | None = None,
     real: Collection[str] = (),
     secrets: Mapping[str, str] | None = None,
     begin: datetime = BEGIN,
@@ -527,8 +590,8 @@ def open(  # noqa: A001 - it is called like `tidemill.open`
     """Open an engine in memory whose clock stops until the test moves it or waits for a result.
 
     `functions` and `handlers` are those of `tidemill.open`, and are called. `fakes` are what nodes return instead, by
-    node or node type: a value, a function, an exception or `in_turn(...)`. Other nodes that touch the world (`http`,
-    `llm`, `sql`, `email`, `shell`, `webhook`) return a value that their schema allows, unless `real` names them.
+    node, task, workflow or node type: a value, a function, an exception or `in_turn(...)`. Other nodes that touch the
+    world (`http`, `llm`, `sql`, `email` …) return a value that their schema allows, unless `real` names them.
     `secrets` that are not given have made-up values. `begin` is the time at which the clock stands.
     """
     known = SimulatedFunctions(function_registry(functions))

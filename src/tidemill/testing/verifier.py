@@ -15,22 +15,35 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from types import CodeType
 from typing import Any, Literal
 
 import msgspec
 
+from tidemill.authoring.decorators import Workflow as Authored
+from tidemill.authoring.decorators import authored
 from tidemill.engine.index_rows import ApprovalRow
+from tidemill.engine.services.workflows import Document
 from tidemill.engine.views import RunView
 from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function, function_registry, imported
 from tidemill.kernel.compile.compiler import compile_document
+from tidemill.kernel.document.reader import format_of, read_document
 from tidemill.kernel.model import Compensator, Json, Node, Workflow
 from tidemill.node_types import NodeTypes
 from tidemill.testing.cluster import Boundary, CrashPlan
-from tidemill.testing.fakes import COMPUTING, EVERY, SimulatedFunctions, failing, fake_value, read_shapes
+from tidemill.testing.fakes import (
+    COMPUTING,
+    EVERY,
+    SimulatedFunctions,
+    failing,
+    fake_value,
+    made_inputs,
+    made_payloads,
+)
 from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting, simulated_types
 from tidemill.testing.simulated_loop import Overdue
 
@@ -80,6 +93,7 @@ class CrashFinding:
     node: str
     message: str
     hint: str
+    node_type: str = ""
     path: str = ""
     """Where the document would be changed."""
     line: int | None = None
@@ -171,8 +185,8 @@ class Verifier:
         self.workflow: Workflow = compile_document(document, self._types.by_name, self._types.unusable_types).workflow
         self._require_known({*self._real} - {EVERY}, "--real")
         self._require_faked()
-        self._inputs = {**_made_inputs(self.workflow.inputs), **self._fakes.inputs, **(inputs or {})}
-        self._payloads = _made_payloads(self.workflow)
+        self._inputs = {**made_inputs(self.workflow.inputs), **self._fakes.inputs, **(inputs or {})}
+        self._payloads = made_payloads(self.workflow)
         self._has_signals = any("signal" in str(each) for each in (document, *others))
         self._undisturbed: History | None = None
 
@@ -482,7 +496,8 @@ class Verifier:
                 known.seeds.append(seed)
                 return
         path, line = self._place(node)
-        report.findings.append(CrashFinding(kind, severity, node, message, hint, path, line, [seed]))
+        type_ = self.workflow.by_id[node].type.partition("@")[0] if node in self.workflow.by_id else ""
+        report.findings.append(CrashFinding(kind, severity, node, message, hint, type_, path, line, [seed]))
 
     def _place(self, node: str) -> tuple[str, int | None]:
         """Where a node is in the document, and in its text if there is one."""
@@ -497,24 +512,6 @@ class Verifier:
 
 Progress = Callable[[int, int], None]
 REPORT_IT = "this is a bug in Tidemill: please report it with the document and the seed"
-
-
-def _made_inputs(schema: Json) -> dict[str, Any]:
-    """Values for the inputs that a schema requires."""
-    if not isinstance(schema, dict):
-        return {}
-    required = set(schema.get("required", ()))
-    known = {key: each for key, each in (schema.get("properties") or {}).items() if key in required}
-    made = fake_value({**schema, "type": "object", "properties": known})
-    return made if isinstance(made, dict) else {}
-
-
-def _made_payloads(workflow: Workflow) -> dict[str, Json]:
-    """Payloads of signals, by name, with the parts that the workflow reads."""
-    shapes = read_shapes(workflow)
-    waiting = [node for node in workflow.nodes if node.type.partition("@")[0] == "signal"]
-    names = {node.id: (node.config or {}).get("name", node.id) for node in waiting}
-    return {name: shapes[f"{workflow.name}.{node}"] for node, name in names.items()}
 
 
 def _fake_of(given: Json) -> Any:
@@ -546,7 +543,7 @@ def _reads_key(code: CodeType) -> bool:
 
 
 def verify(
-    document: Mapping[str, Any],
+    document: Document | Authored[..., Any],
     *,
     inputs: Mapping[str, Any] | None = None,
     fakes: Mapping[str, Any] | None = None,
@@ -557,14 +554,47 @@ def verify(
 ) -> Report:
     """Kill the worker of a workflow at every boundary, and in `seeds` random histories; report what goes wrong.
 
-    `fakes` has the form of the command's file: `inputs`, `nodes`, `approvals`, `signals`, `repeatable`. Nodes that
-    touch the world, functions included, are faked unless `real` names them.
+    `document` is what `publish` takes: a mapping, YAML or JSON text, a `Path`, or a workflow written in Python, which
+    brings its functions and the workflows that it starts. `functions` are those of `tidemill.open`: they are called
+    for nodes that `real` names, and their code is searched for `effect_key`. `fakes` has the form of the command's
+    file: `inputs`, `nodes`, `approvals`, `signals`, `repeatable`. Nodes that touch the world, functions included, are
+    faked unless `real` names them.
     """
-    return Verifier(
-        document,
+    flow = None if isinstance(document, (str, Mapping)) else authored(document)
+    read, text = (flow.document(), "") if flow is not None else _read(document)
+    verifier = Verifier(
+        read,
+        text=text,
         inputs=inputs,
         fakes=read_fakes(dict(fakes or {})),
         real=real,
-        functions=function_registry(functions),
+        functions={**({} if flow is None else flow.functions), **function_registry(functions)},
         handlers=handlers,
-    ).verify(seeds)
+        others=children_of(flow),
+    )
+    return located(verifier.verify(seeds), flow)
+
+
+def _read(document: Any) -> tuple[Mapping[str, Any], str]:
+    """A document, and its text if it was written as text."""
+    if isinstance(document, Mapping):
+        return document, ""
+    is_file = isinstance(document, Path)
+    text = document.read_bytes() if is_file else document
+    read = read_document(text, format=format_of(document.suffix) if is_file else None)
+    return read, text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+def children_of(flow: Authored[..., Any] | None) -> list[dict[str, Any]]:
+    """The documents of the workflows that a workflow written in Python starts."""
+    return [] if flow is None else [each.document() for each in flow.family() if each is not flow]
+
+
+def located(report: Report, flow: Authored[..., Any] | None) -> Report:
+    """A report that names lines and options of a workflow written in Python instead of those of its document."""
+    if flow is None:
+        return report
+    for finding in report.findings:
+        finding.path = flow.place_of(finding.node) or finding.path
+        finding.hint = finding.hint.replace("`delivery: at_most_once`", "`at_most_once=True`")
+    return report

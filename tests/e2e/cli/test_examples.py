@@ -215,6 +215,11 @@ def test_the_showcase_shows_everything() -> None:
 PRINTED = {
     "python examples/mail_report.py": "The largest is 42.\nCOMPLETED ['ada@example.com']\n",
     "python examples/call_http.py": "received orders.counted {'open': 3} signed\nCOMPLETED after 3 calls",
+    "python examples/exports.py": "export of stock: downloaded\nexport of staff: not ready in time\n3 child runs",
+    "python examples/expense.py": "a desk is paid from office, says user:bob\n",
+    "python examples/trip.py": "a hotel in Rome is cancelled\n  a flight to Rome is cancelled\nFAILED",
+    "tidemill run examples/sales.py": '"Rome": 100.0,',
+    "tidemill run examples/tickets.py": "ticket (high): Export is broken",
     "python examples/onboarding.py": "Welcome! ada@mail, ada@wiki, ada@payroll\nada-1.accounts.1.0 COMPLETED\n",
 }
 SHOWCASE = "tidemill run examples/showcase.yaml"

@@ -98,3 +98,16 @@ def test_a_finding_in_a_workflow_in_python_names_the_line_of_the_call(inside: In
     )
     (finding,) = inside("verify", "verified_flow.py", "-i", "total=1", "--json").json["findings"]
     assert (finding["node"], finding["path"]) == ("charge", "verified_flow.py:7")
+
+
+def test_functions_that_are_called_again_are_one_finding(inside: InProcessCli, folder: Path) -> None:
+    (folder / "verified_twice.py").write_text(
+        "import tidemill\n@tidemill.task\ndef price(n: int) -> int:\n    return n\n"
+        "@tidemill.task\ndef charge(n: int) -> int:\n    return n\n"
+        "@tidemill.workflow\ndef order(n: int) -> int:\n    return charge(price(n))\n"
+    )
+    shown = inside("verify", "verified_twice.py", "-i", "n=1", "--seeds", "0").out
+    assert shown.count("\n! ") == 1 and "! 2 functions are called again when" in shown and "price, charge" in shown
+    assert "harmless where a function only computes" in shown and "`at_most_once=True`" in shown
+    found = inside("verify", "verified_twice.py", "-i", "n=1", "--seeds", "0", "--json").json["findings"]
+    assert [each["node"] for each in found] == ["price", "charge"]

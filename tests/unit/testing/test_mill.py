@@ -6,6 +6,8 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -333,3 +335,135 @@ def outer(n: int) -> int:
 def test_a_workflow_written_in_python_runs() -> None:
     with testing.open() as mill:
         assert mill.run(twice, n=3).outputs == 12
+
+
+# Tasks and workflows as fakes
+
+
+@dataclass
+class Order:
+    total: int
+
+
+@tidemill.task
+def charge(order: Order, fee: int = 1) -> Order:
+    return Order(order.total + fee)
+
+
+@tidemill.workflow
+def shop(n: int) -> dict[str, Any]:
+    return {"first": doubled(n), "second": doubled(2), "child": doubled_twice(n), "order": charge(Order(total=n))}
+
+
+def test_a_task_is_faked_wherever_it_is_called_and_so_is_a_workflow() -> None:
+    with testing.open(fakes={doubled: lambda n: n * 100}) as mill:
+        mill.fake(doubled_twice, 7)
+        mill.crash("after effect", node=doubled)
+        assert mill.run(shop, n=1).outputs == {"first": 100, "second": 200, "child": 7, "order": {"total": 2}}
+        assert {each.node for each in mill.effects(doubled)} == {"doubled", "doubled_2"}
+        assert len(mill.effects(doubled)) == 3 and [each.node for each in mill.effects(charge)] == ["charge"]
+
+
+def test_what_is_neither_a_name_nor_a_task_cannot_be_faked(mill: SimulatedMill) -> None:
+    for wrong in (7, print, None):
+        with pytest.raises(TypeError, match=r"name a node, `workflow\.node`, a node type, a task or a workflow, not"):
+            mill.fake(wrong, 1)  # type: ignore[arg-type]
+    other = testing.open(fakes={doubled: 1})
+    other.publish(charged)
+    with pytest.raises(AssertionError, match="no node calls the task doubled, which is faked"):
+        other.close()
+
+
+@tidemill.workflow
+def charged(n: int) -> int:
+    return charge(Order(total=n)).total
+
+
+def test_nodes_that_wait_can_be_faked(mill: SimulatedMill) -> None:
+    nodes = [
+        node("ask", type="human", config={"title": "Go?"}),
+        node("go", "ask", type="signal"),
+        node("nap", "go", type="sleep", config={"seconds": 86_400}),
+    ]
+    for name, value in {"ask": {"decision": "approve"}, "go": {"n": 1}, "nap": None}.items():
+        mill.fake(name, value)
+    assert mill.show(mill.start(document(*nodes, outputs="{{ go.output.n }}"))).outputs == 1
+
+
+@pytest.mark.parametrize(
+    "fake",
+    [
+        lambda order: Order(order.total + 1),
+        lambda order, fee: {"total": order.total + fee},
+        lambda order, fee=1: order,
+        {"total": 2},
+    ],
+)
+def test_a_fake_gets_what_the_real_function_would_get(fake: Any) -> None:
+    with testing.open(fakes={"charge": fake}) as mill:
+        assert mill.run(charged, n=1).outputs in (1, 2)
+
+
+def test_a_fake_has_type_hints_of_its_own() -> None:
+    def fake(order: dict[str, int], fee: str = "9") -> Order:
+        return Order(order["total"] + int(fee))
+
+    with testing.open(fakes={charge: fake}) as mill:
+        assert mill.run(charged, n=1).outputs == 10
+
+
+def test_a_fake_that_the_task_could_not_return_is_refused() -> None:
+    for wrong in ({"total": "much"}, lambda order: None):
+        with testing.open(fakes={charge: wrong}) as mill:
+            error = mill.run(charged, n=1).error
+        assert error["code"] == "output_invalid"
+        assert error["message"].startswith("the fake of charge(…): the result must be Order, but")
+
+
+# More crashes, and more verbs
+
+
+@tidemill.workflow
+def after_a_nap(n: int) -> int:
+    tidemill.sleep(3600)
+    return doubled(n)
+
+
+@pytest.mark.parametrize("point", get_args(CrashPoint))
+def test_a_crash_after_a_timer_needs_only_time(point: CrashPoint) -> None:
+    for nth in range(1, 20):
+        with suppress(AssertionError), testing.open() as mill:
+            mill.crash(point, nth=nth)
+            assert mill.result(mill.start(after_a_nap, n=2)).outputs == 4
+        if not mill.crashes:
+            break
+    assert nth > 1
+
+
+def test_schedules_start_runs_as_time_passes(mill: SimulatedMill) -> None:
+    mill.publish(twice)
+    mill.create_schedule("nightly", "twice", cron="0 6 * * *", inputs={"n": 3})
+    mill.clock.advance(days=30)
+    assert mill.count("label:schedule=nightly") == 30
+    assert next(mill.runs(workflow="twice")).status == "COMPLETED"
+    mill.delete_schedule("nightly")
+    mill.clock.advance(days=2)
+    assert mill.count() == 30
+
+
+def test_many_runs_are_started_and_acted_on_at_once(mill: SimulatedMill) -> None:
+    runs = mill.start_many(after_a_nap, [{"n": 1}, {"n": 2}])
+    assert mill.document(runs[0]).workflow == "after-a-nap"
+    mill.bulk("cancel", run_ids=runs)
+    assert [mill.show(run).status for run in runs] == ["CANCELLED"] * 2
+    assert mill.result(mill.show(mill.start(after_a_nap, n=1))).status == "COMPLETED"
+
+
+def test_a_refusal_does_not_show_the_inside_of_the_simulation(mill: SimulatedMill) -> None:
+    with pytest.raises(tidemill.Rejected, match="run_unknown") as refused:
+        mill.show("nobody")
+    assert {Path(str(each.path)).name for each in refused.traceback} == {"test_mill.py", "mill.py"}
+
+
+def test_the_names_are_listed() -> None:
+    assert {"open", "SimulatedMill", "verify", "in_turn"} <= set(dir(testing))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tidemill
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.errors import Rejected
 from tidemill.testing.verifier import RANDOM_FIRST, FakesFile, Report, Verifier, read_fakes, verify
@@ -120,7 +122,7 @@ def test_people_signals_children_maps_loops_and_timers() -> None:
         calls("each", "nap", function="keyed", map={"over": "{{ go.rows }}"}),
         calls("again", "each", function="keyed", loop=loop),
     )
-    fakes = FakesFile(signals={"go": {"rows": [1, 2]}}, nodes={"again": 1})
+    fakes = FakesFile(signals={"go": {"rows": [1, 2]}}, nodes={"again": "1"})
     verifier = Verifier(document(*nodes), functions=FUNCTIONS, fakes=fakes, others=[child])
     report = verifier.verify(seeds=3, boundaries_max=25)
     assert report.status == "COMPLETED" and report.findings == [], report.to_dict()
@@ -246,3 +248,35 @@ def test_a_child_whose_report_a_dead_worker_held_is_no_finding() -> None:
     nodes = [{"id": "kid", "type": "workflow", "config": {"workflow": "kid"}}]
     report = Verifier({"name": "parent", "nodes": nodes}, others=[child]).verify(seeds=30)
     assert [finding.message for finding in report.findings if finding.severity == "error"] == []
+
+
+@tidemill.task
+def priced(n: int) -> int:
+    return 3 * n
+
+
+@tidemill.workflow
+def one_price(n: int) -> int:
+    return priced(n)
+
+
+@tidemill.workflow
+def bought(n: int) -> int:
+    return priced(one_price(n))
+
+
+def test_a_workflow_written_in_python_brings_its_functions_and_children() -> None:
+    report = verify(bought, inputs={"n": 1}, real=["*"], seeds=2)
+    assert (report.status, report.ok) == ("COMPLETED", True)
+    (finding,) = [each for each in report.findings if each.node == "priced"]
+    assert finding.path.startswith("test_verifier.py:") and "`at_most_once=True`" in finding.hint
+    with pytest.raises(Rejected, match="not a workflow"):
+        verify(priced)  # type: ignore[arg-type]
+
+
+def test_text_and_files_are_documents(tmp_path: Path) -> None:
+    config = "{url: 'https://x.example', method: POST, idempotency_header: false}"
+    text = f"name: x\nnodes:\n  - id: a\n    type: http\n    config: {config}\n"
+    (tmp_path / "x.yaml").write_text(text)
+    for given in (text, tmp_path / "x.yaml"):
+        assert [each.line for each in verify(given, seeds=0).findings] == [3]

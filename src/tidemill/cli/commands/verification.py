@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ from tidemill.cli.render.terminal import (
 )
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.errors import Rejected
-from tidemill.testing.verifier import CrashFinding, Report, Verifier, read_fakes
+from tidemill.testing.verifier import CrashFinding, Report, Verifier, children_of, located, read_fakes
 
 KINDS = ("commit", "send", "effect")
 SEEDS_SHOWN_MAX = 3
@@ -60,7 +60,6 @@ def verify(options: VerifyOptions) -> int:
         with reserve_stdout() if options.as_json else nullcontext(), folders:
             app = load_apps(options.apps)
             flow = source.workflow
-            children = [] if flow is None else [each.document() for each in flow.family() if each is not flow]
             verifier = Verifier(
                 source.document,
                 text="" if options.file == STDIN else source.text.decode("utf-8", "replace"),
@@ -69,12 +68,10 @@ def verify(options: VerifyOptions) -> int:
                 real=options.real,
                 functions={**({} if flow is None else flow.functions), **app.functions},
                 handlers=app.handlers,
-                others=[*children, *(read_source(name).document for name in options.others)],
+                others=[*children_of(flow), *(read_source(name).document for name in options.others)],
             )
             main.start_collector()
-            report = _verified(verifier, options)
-            for finding in report.findings:
-                finding.path = finding.path if flow is None else flow.place_of(finding.node) or finding.path
+            report = located(_verified(verifier, options), flow)
     except Rejected as refusal:
         report_refusal(refusal, as_json=options.as_json)
         return main.REFUSED
@@ -115,8 +112,12 @@ def print_report(report: Report, options: VerifyOptions) -> None:
         print()
     else:
         _print_counts(report)
+    repeated = [each for each in report.findings if _is_repeated_function(each)]
     for finding in report.findings:
-        _print_finding(finding, options)
+        if len(repeated) < 2 or finding not in repeated:
+            _print_finding(finding, options)
+    if len(repeated) >= 2:
+        _print_finding(_together(repeated), options)
     if any(each.kind == "duplicate" and each.severity == "warning" for each in report.findings):
         print_hint("list nodes that may safely run twice under `repeatable` in the --fakes file")
     for node, times in report.keyed.items():
@@ -124,6 +125,22 @@ def print_report(report: Report, options: VerifyOptions) -> None:
         said = f"{node} was repeated in {times_said}, under the same effect key"
         print_hint(f"{said}: a receiver that honours it sees one effect")
     _print_verdict(report, options)
+
+
+def _is_repeated_function(finding: CrashFinding) -> bool:
+    """Whether a function was called again, which may do no harm: Tidemill cannot see what it touches."""
+    return (finding.kind, finding.severity, finding.node_type) == ("duplicate", "warning", "python")
+
+
+def _together(repeated: Sequence[CrashFinding]) -> CrashFinding:
+    """One finding for all functions that are called again."""
+    names = ", ".join(each.node for each in repeated)
+    seeds = sorted({seed for each in repeated for seed in each.seeds})
+    message = (
+        f"{len(repeated)} functions are called again when their worker dies before the result is committed: {names}"
+    )
+    hint = f"harmless where a function only computes; else {repeated[0].hint}"
+    return CrashFinding("duplicate", "warning", "", message, hint, seeds=seeds)
 
 
 def _print_counts(report: Report) -> None:
