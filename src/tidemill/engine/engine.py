@@ -75,7 +75,8 @@ FunctionT = TypeVar("FunctionT", bound=Function)
 
 TENANTS_KEPT = 1_000
 """Tenants whose services an engine keeps."""
-START_OPTIONS = ("key", "labels", "timeout", "submitted_by", "correlation_id", "deadline_seconds", "traceparent")
+OWN_OPTIONS = ("key", "labels", "submitted_by", "correlation_id", "deadline_seconds", "traceparent")
+START_OPTIONS = (*OWN_OPTIONS, "timeout")
 RUN_ID = "run_id"
 """The first parameter of the verbs that act on runs."""
 
@@ -85,9 +86,22 @@ def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Call
 
     @wraps(method)
     def call(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
+        return cast(T, _called(getattr(self, service), method, args, kwargs))
 
     return call
+
+
+def _called(service: object, method: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a method of a service; a TypeError names what a caller wrote, and not the class of the service."""
+    name = method.__name__
+    try:
+        return getattr(service, name)(*args, **kwargs)
+    except TypeError as error:
+        said = re.fullmatch(rf"(?:\w+\.)*{name}(\(\) .*)", str(error))
+        if said is None:
+            raise
+        parameters = [each.replace(annotation=each.empty) for each in inspect.signature(method).parameters.values()]
+        raise TypeError(f"{name}{said[1]}; it is called {name}{inspect.Signature(parameters[1:])}") from None
 
 
 def run_verb(
@@ -101,7 +115,7 @@ def run_verb(
             args = (run_id_of(args[0]), *args[1:])
         elif RUN_ID in kwargs:
             kwargs[RUN_ID] = run_id_of(kwargs[RUN_ID])
-        return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
+        return cast(T, _called(getattr(self, service), method, args, kwargs))
 
     return cast("Callable[Concatenate[Engine, AnyRun, P], T]", call)
 
@@ -439,6 +453,9 @@ class Engine:
             if flow is None or near:
                 meant = f"did you mean {near[0]}?" if near else "give the inputs as one mapping"
                 raise TypeError(f"unexpected keyword argument {name!r}: {meant}")
+        if flow is not None and inputs is None:
+            given = key, labels, submitted_by, correlation_id, deadline_seconds, traceparent
+            flow.refuse_options("start", dict(zip(OWN_OPTIONS, given, strict=True)), arguments)
         if flow is not None:
             inputs = flow.run_inputs(inputs, arguments)
         return await self.runs.start(
@@ -508,6 +525,9 @@ class Engine:
         `workflow`, `inputs`, `key` and `labels` are those of `start`. After `timeout` seconds (`timeout_s` is the same)
         it raises TimeoutError, which names the run; the run continues all the same.
         """
+        if inputs is None and isinstance(workflow, Workflow):
+            own = {"key": key, "labels": labels, "timeout": timeout, "timeout_s": timeout_s}
+            workflow.refuse_options("run", own, arguments)
         seconds = timeout_of(timeout, timeout_s)
         run_id = await self.start(workflow, inputs, key=key, labels=labels, **arguments)
         return await self.result(run_id, timeout=seconds)

@@ -88,8 +88,9 @@ def test_an_async_function_that_waits_is_refused_at_the_line_of_its_await() -> N
 
         await asyncio.sleep(0)
 
-    assert refused(sleeps) == [("workflow_waits", 3, "do it in a task")]
-    assert refused(yields) == [("workflow_waits", 4, "do it in a task")]
+    hint = "do it in a task; independent tasks run in parallel by themselves"
+    assert refused(sleeps) == [("workflow_waits", 3, hint)]
+    assert refused(yields) == [("workflow_waits", 4, hint)]
 
 
 def test_a_parameter_without_a_name_is_refused_at_the_line_of_the_function() -> None:

@@ -43,13 +43,13 @@ from tidemill.handlers.python.conversion import (
     converter,
     hints_of,
     result_check,
+    short,
     shown,
     to_json,
 )
 
 T = TypeVar("T")
 
-VALUE_SHOWN_MAX = 80
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 # Find a function.
@@ -330,9 +330,7 @@ class FunctionSignature(NamedTuple):
 
 
 def _misfit(hint: Any, value: Any, error: BaseException) -> str:
-    text = repr(value)
-    text = text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
-    return f"must be {shown(hint)}, but {text} is not: {error}"
+    return f"must be {shown(hint)}, but {short(value)} is not: {error}"
 
 
 # Results.
