@@ -522,6 +522,7 @@ def workflow(
     compensate: bool = False,
     retention: Mapping[str, Json] | None = None,
 ) -> Callable[[Callable[P, R]], Workflow[P, R]]: ...
+@for_callers
 def workflow(
     function: Any = None,
     /,

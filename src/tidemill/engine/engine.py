@@ -86,22 +86,9 @@ def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Call
 
     @wraps(method)
     def call(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return cast(T, _called(getattr(self, service), method, args, kwargs))
+        return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
 
     return call
-
-
-def _called(service: object, method: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a method of a service; a TypeError names what a caller wrote, and not the class of the service."""
-    name = method.__name__
-    try:
-        return getattr(service, name)(*args, **kwargs)
-    except TypeError as error:
-        said = re.fullmatch(rf"(?:\w+\.)*{name}(\(\) .*)", str(error))
-        if said is None:
-            raise
-        parameters = [each.replace(annotation=each.empty) for each in inspect.signature(method).parameters.values()]
-        raise TypeError(f"{name}{said[1]}; it is called {name}{inspect.Signature(parameters[1:])}") from None
 
 
 def run_verb(
@@ -115,7 +102,7 @@ def run_verb(
             args = (run_id_of(args[0]), *args[1:])
         elif RUN_ID in kwargs:
             kwargs[RUN_ID] = run_id_of(kwargs[RUN_ID])
-        return cast(T, _called(getattr(self, service), method, args, kwargs))
+        return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
 
     return cast("Callable[Concatenate[Engine, AnyRun, P], T]", call)
 

@@ -218,6 +218,16 @@ def shown(hint: Any) -> str:
     return _MODULES.sub("", str(hint))
 
 
+def failure_in(value: Any) -> str:
+    """Where a value holds the failure that its node continued with; empty if it holds none."""
+    items = list(enumerate(value)) if isinstance(value, list) else [(None, value)]
+    for number, each in items:
+        error = each.get("error") if isinstance(each, dict) and len(each) == 1 else None
+        if isinstance(error, dict) and {"code", "message"} <= error.keys():
+            return f"item {number} is a tolerated failure" if number is not None else "it is a tolerated failure"
+    return ""
+
+
 def short(value: Any) -> str:
     """A value as messages show it."""
     text = repr(value)

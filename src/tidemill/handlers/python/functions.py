@@ -41,6 +41,7 @@ from tidemill.handlers.python.conversion import (
     ConversionError,
     Converter,
     converter,
+    failure_in,
     hints_of,
     result_check,
     short,
@@ -286,7 +287,12 @@ class FunctionSignature(NamedTuple):
                     args[name] = convert(args[name])
                 except ConversionError as error:
                     message = f"{self._name}(…): `{name}` {_misfit(self.hints[name], args[name], error)}"
+                    failure = failure_in(args[name])
+                    message = f"{message}; {failure}" if failure else message
                     hint = "pass a value of that type, or change the hint"
+                    hint = (
+                        "take failures out in a task whose hint allows them, such as `list[Any]`" if failure else hint
+                    )
                     raise Fail("arguments_invalid", message, hint=hint) from None
         return args
 
