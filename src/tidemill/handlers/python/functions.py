@@ -288,11 +288,10 @@ class FunctionSignature(NamedTuple):
                 except ConversionError as error:
                     message = f"{self._name}(…): `{name}` {_misfit(self.hints[name], args[name], error)}"
                     failure = failure_in(args[name])
-                    message = f"{message}; {failure}" if failure else message
                     hint = "pass a value of that type, or change the hint"
-                    hint = (
-                        "take failures out in a task whose hint allows them, such as `list[Any]`" if failure else hint
-                    )
+                    if failure:
+                        message = f"{self._name}(…): `{name}` must be {shown(self.hints[name])}, but {failure}"
+                        hint = "take failures out in a task whose hint allows them, such as `list[Any]`"
                     raise Fail("arguments_invalid", message, hint=hint) from None
         return args
 
