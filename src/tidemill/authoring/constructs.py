@@ -17,10 +17,9 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, cast
 
-from tidemill.authoring.control_flow import APPROVAL_TYPE, Exit, Guarded, Loop, Otherwise
+from tidemill.authoring.control_flow import APPROVAL_TYPE, Exit, Guarded, Loop, Otherwise, Seconds, seconds
 from tidemill.authoring.decorators import Recordable
 from tidemill.authoring.document_builder import DocumentBuilder, required_builder
-from tidemill.authoring.options import Seconds, seconds
 from tidemill.authoring.reference import (
     ITERATION,
     MISSING,

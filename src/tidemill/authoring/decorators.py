@@ -16,6 +16,7 @@ from os import PathLike
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
+from tidemill.authoring.control_flow import Options, Seconds
 from tidemill.authoring.document_builder import (
     DocumentBuilder,
     awaited_result,
@@ -23,7 +24,6 @@ from tidemill.authoring.document_builder import (
     named_values,
     place_of_line,
 )
-from tidemill.authoring.options import Options, Seconds
 from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of, misfit
 from tidemill.errors import Problem, for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
