@@ -2,8 +2,8 @@
 
 The first steps of a guarded block carry its condition, or are targets of its exit; the others are skipped with what
 they need. An edge into the body of a loop leads to its entry, and one out of it begins at its exit. A join is derived:
-a step runs when everything that it needs is there, and what it merely accepts may be missing. The kernel's readers check
-the values of options.
+a step runs when everything that it needs is there, and what it merely accepts may be missing. The values of options are
+checked by readers of the kernel.
 """
 
 from __future__ import annotations
