@@ -16,6 +16,8 @@ from os import PathLike
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
+import msgspec
+
 from tidemill.authoring.control_flow import Options, Seconds
 from tidemill.authoring.document_builder import (
     DocumentBuilder,
@@ -28,6 +30,7 @@ from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, 
 from tidemill.errors import Problem, for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
     ConversionError,
+    Converter,
     ambiguity,
     converter,
     hints_of,
@@ -72,6 +75,7 @@ class Recordable(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], options: Options) -> None:
         self.function, self._options, self._declared = function, options, options
+        self._conversions: dict[str, tuple[str, Converter | None]] = {}
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -105,8 +109,7 @@ class Recordable(Generic[P, R]):
 
     def _check_items(self, builder: DocumentBuilder, name: str, items: Sequence[Any]) -> None:
         """Record the first item of a map that cannot have the type of its parameter."""
-        hint = self.hints.get(name, Any)
-        convert = converter(hint)
+        hint, (_, convert) = self.hints.get(name, Any), self._conversion(name)
         for number, item in enumerate(items):
             problem = misfit(hint, item, convert)
             if problem:
@@ -259,18 +262,25 @@ class Recordable(Generic[P, R]):
                 self._check(builder, name, value)
         return found
 
+    def _conversion(self, name: str) -> tuple[str, Converter | None]:
+        """What is ambiguous in the hint of a parameter, and what converts its arguments; found once for all calls."""
+        if name not in self._conversions:
+            hint = self.hints.get(name, Any)
+            self._conversions[name] = ambiguity(hint), converter(hint)
+        return self._conversions[name]
+
     def _check(self, builder: DocumentBuilder, name: str, value: Any) -> None:
         """Record an argument that cannot have the type of its parameter, and a type that no argument gets."""
         hint = self.hints.get(name, Any)
-        unclear = ambiguity(hint)
-        if unclear:
+        unclear, convert = self._conversion(name)
+        if unclear and isinstance(self, Task):
             message = (
                 f"{self.__name__}(…): `{name}` is {shown(hint)}, and JSON does not tell the types of {unclear} apart"
             )
             tags = "make them msgspec structs with a tag, or Pydantic models with a discriminator"
             builder.problem("hint_ambiguous", message, f"{tags}; with `Any` the task gets plain JSON")
             return
-        problem = misfit(hint, value, converter(hint))
+        problem = misfit(hint, value, convert)
         if problem:
             message = f"{self.__name__}(…): `{name}` is {shown(hint)}, and {problem}"
             known = "a result" if isinstance(value, Reference) else "a value"
@@ -445,7 +455,7 @@ class Workflow(Recordable[P, R]):
     def _refused_result(self, returned: Any) -> str:
         """Why what the function returns cannot have the type of its hint; empty if it can."""
         hint = self.result_hint
-        problem = misfit(hint, returned, None if ambiguity(hint) else converter(hint))
+        problem = misfit(hint, returned, converter(hint))
         return f"{self.name} returns {shown(hint)}, and {problem}" if problem else ""
 
     def _described(self) -> dict[str, Json]:
@@ -464,8 +474,11 @@ class Workflow(Recordable[P, R]):
         schemas, shared = schemas_of([self.hints.get(each.name, Any) for each in parameters])
         properties: dict[str, Json] = {}
         for each, schema in zip(parameters, schemas, strict=True):
-            default = {} if each.default is each.empty else {"default": to_json(each.default)}
-            properties[each.name] = {**schema, **default}
+            properties[each.name] = schema
+            if each.default is not each.empty:
+                # By way of text, so that tuples are lists.
+                default = msgspec.json.decode(msgspec.json.encode(to_json(each.default)))
+                properties[each.name] = {**schema, "default": default}
         required = [each.name for each in parameters if each.default is each.empty]
         return {
             "inputs": {

@@ -96,7 +96,9 @@ class DocumentBuilder:
             yield
         except (TypeError, KeyError) as error:
             # Of Python or a library that was given a reference.
-            if Reference.__name__ not in str(error) and not any(isinstance(each, Reference) for each in error.args):
+            if not re.search(rf"\b{Reference.__name__}\b", str(error)) and not any(
+                isinstance(each, Reference) for each in error.args
+            ):
                 raise
             message = f"a result is used as a value ({error}), and it is known only when the workflow runs"
             at = _place_of_error(error, self._written_at.partition(":")[0])

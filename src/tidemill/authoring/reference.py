@@ -256,7 +256,9 @@ def _step_text(step: str | int) -> str:
 def misfit(hint: Any, value: Any, convert: Callable[[Any], Any] | None) -> str:
     """Why a value cannot have the type of a hint; empty if it can, or if that is not known yet."""
     if isinstance(value, Reference):
-        has, wants = json_kinds(hint_of(value)), json_kinds(hint)
+        # What stands in for it may have another type.
+        has = json_kinds(hint_of(value)) if place_of(value).default is MISSING else None
+        wants = json_kinds(hint)
         is_other = has is not None and wants is not None and not has & wants
         return f"{value!r} is {shown(hint_of(value))}" if is_other else ""
     if convert is None:

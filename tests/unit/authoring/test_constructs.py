@@ -603,7 +603,7 @@ def test_tuples_are_lists() -> None:
         return pair[1], pair[0]
 
     @workflow
-    def tuples(n: int) -> tuple[Any, Any, Pair]:
-        return swap((double(n), 1)), (n, (2,)), Pair((double(n), 3))
+    def tuples(n: int, bounds: tuple[int, int] = (7, 8)) -> tuple[Any, Any, Pair, Any]:
+        return swap((double(n), 1)), (n, (2,)), Pair((double(n), 3)), bounds
 
-    assert run(tuples, n=2).output == [[1, 4], [2, [2]], {"both": [4, 3]}]
+    assert run(tuples, n=2).output == [[1, 4], [2, [2]], {"both": [4, 3]}, [7, 8]]

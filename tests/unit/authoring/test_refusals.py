@@ -174,11 +174,16 @@ def test_a_union_inside_of_a_hint_is_refused() -> None:
         return 1
 
     @workflow
+    def child(pets: list[Cat | Dog]) -> int:
+        return double(1)
+
+    @workflow
     def wrong(n: int) -> Any:
+        child([])
         visit(None)
         return walk([])
 
-    assert [each[:2] for each in refused(wrong)] == [("hint_ambiguous", 2), ("hint_ambiguous", 3)]
+    assert [each[:2] for each in refused(wrong)] == [("hint_ambiguous", 3), ("hint_ambiguous", 4)]
     with pytest.raises(tidemill.Rejected, match=r"walk\(…\): `pets` is list\[Cat \| Dog\], .* Cat \| Dog apart .*Any"):
         wrong.document()
 
@@ -187,6 +192,14 @@ def test_what_is_returned_has_the_type_of_the_hint() -> None:
     @workflow
     def other(n: int) -> str:
         return double(n)  # type: ignore[return-value]
+
+    @workflow
+    def defaulted(n: int) -> str:
+        with tidemill.when(n > 1):
+            late = double(n)
+        return tidemill.default(late, "never")  # type: ignore[arg-type, return-value]
+
+    assert defaulted.document()["outputs"]
 
     @workflow
     def constant(n: int) -> list[int]:
