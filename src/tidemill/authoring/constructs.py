@@ -19,7 +19,7 @@ from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from tidemill.authoring.control_flow import APPROVAL_TYPE, Exit, Guarded, Loop, Otherwise, Seconds, seconds
 from tidemill.authoring.decorators import Recordable
-from tidemill.authoring.document_builder import DocumentBuilder, required_builder
+from tidemill.authoring.document_builder import DocumentBuilder, current_builder, place_in_code, required_builder
 from tidemill.authoring.reference import (
     ITERATION,
     MISSING,
@@ -43,9 +43,13 @@ class BlockStatement(AbstractContextManager[T]):
     """What a `with` statement is given; Python would take it for true in an `if` or a `while`."""
 
     def __init__(self, name: str, entered: AbstractContextManager[T]) -> None:
-        self._name, self._entered = name, entered
+        self._called, self._entered = f"tidemill.{name}(…)", entered
+        builder = current_builder()
+        self._blocks: dict[object, tuple[str, str]] = {} if builder is None else builder.unentered
+        self._blocks[self] = self._called, "" if builder is None else place_in_code()
 
     def __enter__(self) -> T:
+        self._blocks.pop(self, None)
         return self._entered.__enter__()
 
     def __exit__(
@@ -54,9 +58,12 @@ class BlockStatement(AbstractContextManager[T]):
         return self._entered.__exit__(kind, error, traceback)
 
     def __bool__(self) -> NoReturn:
-        called = f"tidemill.{self._name}(…)"
-        message = f"Python asks whether {called} is true, and it is a block of tasks"
-        raise rejected("block_not_entered", message, hint=f"write `with {called}:` instead of `if` or `while`")
+        message = f"Python asks whether {self._called} is true, and it is a block of tasks"
+        raise rejected("block_not_entered", message, hint=f"write `with {self._called}:` instead of `if` or `while`")
+
+    def __iter__(self) -> NoReturn:
+        message = f"Python asks for the items of {self._called}, and it is a block of tasks"
+        raise rejected("block_not_entered", message, hint=f"write `with {self._called}:` instead of `for`")
 
 
 def _block(function: Callable[P, Iterator[T]]) -> Callable[P, BlockStatement[T]]:

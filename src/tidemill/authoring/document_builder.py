@@ -78,6 +78,8 @@ class DocumentBuilder:
         """Steps with an `on_error` block."""
         self.named: list[Named] = []
         """What the function named when it was called."""
+        self.unentered: dict[object, tuple[str, str]] = {}
+        """Blocks that were called and not entered yet: what was called, and where."""
         self._problems: list[Problem] = []
         self._formatted: dict[str, tuple[Place, ...]] = {}
         self._among_text: dict[str, str] = {}
@@ -118,7 +120,7 @@ class DocumentBuilder:
     # Problems.
 
     def problem(self, code: str, message: str, hint: str = "") -> None:
-        at = _place_in_code() if self._is_called else self._written_at
+        at = place_in_code() if self._is_called else self._written_at
         problem = Problem(code=code, message=message, hint=hint, path=at)
         if problem not in self._problems:  # A line may be reached many times.
             self._problems.append(problem)
@@ -158,7 +160,7 @@ class DocumentBuilder:
         if own_id:
             self._check_id(name)
         step = Step(self.next_id(name), type_, self.block, keys or {}, exact=exact)
-        step.number, step.written_at = len(self.steps), _place_in_code()
+        step.number, step.written_at = len(self.steps), place_in_code()
         if exact:
             step.keys = self.rendered(step.keys, step, literal=False) or {}
         step.config = self.rendered(config, step, literal=literal)
@@ -404,6 +406,9 @@ class DocumentBuilder:
     def finish(self, returned: Any, head: Mapping[str, Json], refused: str = "") -> dict[str, Json]:
         """The document; `returned` is what the function returned, `refused` why it may not. Raises Rejected."""
         self._is_called = False
+        for called, at in self.unentered.values():
+            message, hint = f"{called} alone guards no task", f"write `with {called}:` around the tasks"
+            self._problems.append(Problem(code="block_not_entered", message=message, hint=hint, path=at))
         if not self.steps and not self._problems:
             hint = "call a task: a function that is decorated with @tidemill.task"
             self.problem("no_nodes", f"the workflow {self.name} calls no task", hint)
@@ -484,7 +489,7 @@ def _located(problem: Problem, at: str) -> Problem:
     return msgspec.structs.replace(problem, path=problem.path or at)
 
 
-def _place_in_code() -> str:
+def place_in_code() -> str:
     """File and line of the workflow function that is being called."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame):

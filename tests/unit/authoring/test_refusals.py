@@ -148,6 +148,21 @@ def test_a_block_is_not_true(block: Any) -> None:
     assert (code, line) == ("block_not_entered", 2) and hint.startswith("write `with tidemill.")
 
 
+def test_a_block_alone_or_iterated_is_refused() -> None:
+    @workflow
+    def alone(n: int) -> Any:
+        tidemill.when(n > 3)
+        return double(n)
+
+    @workflow
+    def iterated(n: int) -> Any:
+        for _ in tidemill.loop(max_iterations=3):  # type: ignore[attr-defined]
+            double(n)
+
+    assert refused(alone) == [("block_not_entered", 2, "write `with tidemill.when(…):` around the tasks")]
+    assert refused(iterated) == [("block_not_entered", 2, "write `with tidemill.loop(…):` instead of `for`")]
+
+
 @dataclass
 class Cat:
     name: str
