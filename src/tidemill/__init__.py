@@ -292,13 +292,26 @@ __all__ = [
 """`open` is public too, but a star import must not hide the built-in one."""
 
 
+_OF_OTHERS = {"flow": "workflow", "dag": "workflow", "step": "task", "activity": "task", "op": "task"}
+"""What other libraries call it."""
+
 if not TYPE_CHECKING:
     # Hidden from type checkers, which would take any misspelt name for one that is found here.
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            message = f"module {__name__!r} has no attribute {name!r}"
+            hint = "" if name.startswith("_") else _hint(name)
+            raise AttributeError(f"{message}: {hint}" if hint else message)
         found = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return found
+
+
+def _hint(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [*__all__, "open"], n=1)
+    meant = _OF_OTHERS.get(name) or next(iter(near), "")
+    return f"did you mean `{meant}`?" if meant else ""
 
 
 def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, S
 from contextlib import suppress
 from functools import wraps
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from tidemill.bootstrap import engine_at
 from tidemill.engine.agents.composite_tools import CompositeToolService
@@ -244,6 +244,13 @@ class AsyncTidemill:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError("an AsyncTidemill is entered with `async with`")
+
+        def __exit__(self, *exc: object) -> None: ...
 
     def __await__(self) -> Generator[Any, None, AsyncTidemill]:
         return self._opened().__await__()

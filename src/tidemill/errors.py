@@ -24,8 +24,14 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
+_MEANT = {
+    "workers": "did you mean `concurrency`?",
+    **dict.fromkeys(("schedule", "cron"), "schedules are made with mill.create_schedule(name, workflow, cron=…)"),
+}
+"""Arguments that other libraries have, and what to write here."""
+
 _PYTHON = os.path.dirname(os.__file__) + os.sep
-_INNER_NAME = re.compile(r"(?:\w*Service|Engine)\.(?=\w+\(\) )")
+_INNER_NAME = re.compile(r"(?:\w*Service|RunActions|Remote\w+|ByPlace|Engine)\.(?=\w+\(\) )")
 _TIDEMILL = os.path.dirname(__file__) + os.sep
 
 NAMES_COMPARED_MAX = 1_000
@@ -198,6 +204,12 @@ def for_callers(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         except Exception as error:
             shorten_traceback(error)
+            unknown = re.fullmatch(rf"{function.__name__}\(\) got an unexpected keyword argument '(\w+)'.*", str(error))
+            if isinstance(error, TypeError) and unknown:
+                import inspect  # Only here: it takes long to import.
+
+                hint = _MEANT.get(unknown[1]) or offered(unknown[1], inspect.signature(function).parameters)
+                error.args = (f"{error}: {hint}",)
             raise
 
     return call

@@ -176,6 +176,8 @@ def test_a_wrong_call_names_the_verb_and_the_callers_line(mill: Tidemill) -> Non
         mill.result("x", tiemout=3)  # type: ignore[call-arg]
     assert str(raised.value) == "result() got an unexpected keyword argument 'tiemout'"
     assert _files(raised.value) == ["test_client.py"]
+    with pytest.raises(TypeError, match=r"^retry\(\) takes 2 positional arguments but 3 were given$"):
+        mill.retry("x", "y")  # type: ignore[call-arg]
 
 
 def test_the_frames_that_a_refusal_leaves_out_are_logged(mill: Tidemill, caplog: pytest.LogCaptureFixture) -> None:

@@ -41,6 +41,24 @@ def test_a_star_import_leaves_the_builtin_open_alone() -> None:
     assert callable(tidemill.open)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("flow", "workflow"), ("dag", "workflow"), ("step", "task"), ("opne", "open"), ("whne", "when")]
+)
+def test_a_name_that_is_not_there_is_told_what_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=f"did you mean `{meant}`"):
+        getattr(tidemill, name)
+    assert not hasattr(tidemill, "_flow")
+
+
+def test_arguments_and_statements_that_are_not_there_are_told_what_was_meant() -> None:
+    with pytest.raises(TypeError, match=r"'workers': did you mean `concurrency`"):
+        tidemill.open("memory://", workers=4)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'concurency': did you mean `concurrency`"):
+        tidemill.aopen("memory://", concurency=4)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="async with"), tidemill.aopen("memory://"):  # type: ignore[attr-defined]
+        pass
+
+
 def test_importing_the_package_imports_nothing_else() -> None:
     code = "import sys, tidemill; print(*[name for name in sys.modules if name.startswith('tidemill')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)

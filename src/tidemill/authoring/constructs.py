@@ -10,15 +10,18 @@ Blocks are `with` statements, because Python runs an `if` while the graph is bui
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from functools import wraps
+from types import TracebackType
+from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, cast
 
-from tidemill.authoring.control_flow import APPROVAL_TYPE, Exit, Guarded, Loop, Otherwise
-from tidemill.authoring.decorators import Recordable, Seconds, seconds
-from tidemill.authoring.document_builder import DocumentBuilder, required_builder
+from tidemill.authoring.control_flow import APPROVAL_TYPE, Exit, Guarded, Loop, Otherwise, Seconds, seconds
+from tidemill.authoring.decorators import Recordable
+from tidemill.authoring.document_builder import DocumentBuilder, current_builder, place_in_code, required_builder
 from tidemill.authoring.reference import (
+    ITERATION,
     MISSING,
     Condition,
     Json,
@@ -32,13 +35,51 @@ from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates.template import check_template
 from tidemill.handlers.python.conversion import ConversionError, schemas_of, to_json
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class BlockStatement(AbstractContextManager[T]):
+    """What a `with` statement is given; Python would take it for true in an `if` or a `while`."""
+
+    def __init__(self, name: str, entered: AbstractContextManager[T]) -> None:
+        self._called, self._entered = f"tidemill.{name}(…)", entered
+        builder = current_builder()
+        self._blocks: dict[object, tuple[str, str]] = {} if builder is None else builder.unentered
+        self._blocks[self] = self._called, "" if builder is None else place_in_code()
+
+    def __enter__(self) -> T:
+        self._blocks.pop(self, None)
+        return self._entered.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return self._entered.__exit__(kind, error, traceback)
+
+    def __bool__(self) -> NoReturn:
+        message = f"Python asks whether {self._called} is true, and it is a block of tasks"
+        raise rejected("block_not_entered", message, hint=f"write `with {self._called}:` instead of `if` or `while`")
+
+    def __iter__(self) -> NoReturn:
+        message = f"Python asks for the items of {self._called}, and it is a block of tasks"
+        raise rejected("block_not_entered", message, hint=f"write `with {self._called}:` instead of `for`")
+
+
+def _block(function: Callable[P, Iterator[T]]) -> Callable[P, BlockStatement[T]]:
+    made = contextmanager(function)
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> BlockStatement[T]:
+        return BlockStatement(function.__name__, made(*args, **kwargs))
+
+    return called
 
 
 # Conditions.
 
 
-@contextmanager
+@_block
 def when(condition: object) -> Iterator[None]:
     """The tasks called inside run if a condition holds: `with tidemill.when(order.total > 100):`.
 
@@ -52,7 +93,7 @@ def when(condition: object) -> Iterator[None]:
         yield
 
 
-@contextmanager
+@_block
 def otherwise() -> Iterator[None]:
     """The tasks called inside run if the condition of the `when` right above does not hold."""
     builder = required_builder("tidemill.otherwise()")
@@ -127,13 +168,13 @@ class LoopBlock:
 
     @property
     def iteration(self) -> int:
-        """The number of the pass, from 0, as an argument of a task in the loop."""
+        """The number of the pass, from 0: an argument of a task in the loop, or part of a condition."""
         block = self._builder.block
         loops = [] if block is None else [each for each in (*block.chain, block) if isinstance(each, Loop)]
         if not loops or loops[-1] is not self._loop:
             message = "`iteration` is known to the tasks of its own loop, not to those of a loop inside or outside"
             raise rejected("loop_incomplete", message, hint="pass it to a task of the loop that returns it")
-        return cast(int, template("{{ iteration }}"))
+        return cast(int, Reference(self._builder, Place(ITERATION), int))
 
     def _decide(self, condition: Condition) -> None:
         if self._loop.condition is not None:
@@ -141,7 +182,7 @@ class LoopBlock:
         self._loop.condition = condition
 
 
-@contextmanager
+@_block
 def loop(*, max_iterations: int, delay: Seconds | None = None) -> Iterator[LoopBlock]:
     """The tasks called inside are repeated: `with tidemill.loop(max_iterations=5) as again: …; again.until(…)`.
 
@@ -155,7 +196,7 @@ def loop(*, max_iterations: int, delay: Seconds | None = None) -> Iterator[LoopB
     builder.close_loop(block)
 
 
-@contextmanager
+@_block
 def on_exhausted(loop: LoopBlock) -> Iterator[None]:
     """The tasks called inside run if the loop has used up its passes; what else follows the loop is skipped."""
     builder = required_builder("tidemill.on_exhausted(…)")
@@ -170,7 +211,7 @@ def on_exhausted(loop: LoopBlock) -> Iterator[None]:
 # Errors and people.
 
 
-@contextmanager
+@_block
 def on_error(result: object) -> Iterator[Any]:
     """The tasks called inside run if the task of a result has failed permanently; the block gets its error.
 
@@ -231,7 +272,7 @@ def approve(
         ("approval_url", url, ""),
     )
     config = {key: value for key, value, usual in given if isinstance(value, Reference) or value != usual}
-    reference = builder.add(id, APPROVAL_TYPE, config, after=(after,), hint=Approval, gate=gate)
+    reference = builder.add(id, APPROVAL_TYPE, config, after=(after,), hint=Approval, gate=gate, own_id=id != "approve")
     return cast(Approval, reference)
 
 
@@ -243,14 +284,14 @@ def _form(given: Any) -> Json:
     return {**own, **({"$defs": shared} if shared else {})}
 
 
-@contextmanager
+@_block
 def on_reject(approval: Approval) -> Iterator[None]:
     """The tasks called inside run if an approval was rejected; what else follows it is then skipped."""
     with _exit("on_reject", approval, "rejection_path"):
         yield
 
 
-@contextmanager
+@_block
 def on_changes(approval: Approval) -> Iterator[None]:
     """The tasks called inside run if changes were requested; what else follows the approval is then skipped."""
     with _exit("on_changes", approval, "changes_path"):
@@ -279,7 +320,7 @@ def sleep(duration: Any, *, id: str = "sleep") -> None:  # noqa: A002 - as in a 
     """Wait on a durable timer: everything below begins after everything above has ended and the time has passed."""
     builder = required_builder("tidemill.sleep(…)")
     given = duration if isinstance(duration, Reference) else seconds(duration)
-    builder.add(id, "sleep", {"seconds": given}, gate=True)
+    builder.add(id, "sleep", {"seconds": given}, gate=True, own_id=id != "sleep")
 
 
 def signal(name: str) -> Any:
@@ -305,6 +346,7 @@ def node(
     if timeout is not None:
         keys["timeout_seconds"] = seconds(timeout)
     over = keys["map"].get("over", MISSING) if isinstance(keys.get("map"), Mapping) else MISSING
+    name = id or type.partition("@")[0]
     return builder.add(
-        id or type.partition("@")[0], type, config, keys=keys, after=(after,), over=over, literal=False, exact=True
+        name, type, config, keys=keys, after=(after,), over=over, literal=False, exact=True, own_id=id is not None
     )

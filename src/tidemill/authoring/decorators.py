@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from functools import cached_property, update_wrapper
+from dataclasses import replace
+from functools import cached_property, update_wrapper, wraps
+from os import PathLike
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 
+from tidemill.authoring.control_flow import Options, Seconds
 from tidemill.authoring.document_builder import (
     DocumentBuilder,
     awaited_result,
@@ -25,18 +26,17 @@ from tidemill.authoring.document_builder import (
     named_values,
     place_of_line,
 )
-from tidemill.authoring.reference import BEGIN, ITEM, MISSING, Json, Place, Reference, hint_of
-from tidemill.blobs.payloads import as_builtin
+from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of, misfit
 from tidemill.errors import Problem, for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
-    OPAQUE,
     ConversionError,
-    conversion_of,
-    convert,
+    Converter,
+    ambiguity,
+    converter,
     hints_of,
     item_of,
-    json_kinds,
     schemas_of,
+    short,
     shown,
     to_json,
 )
@@ -47,84 +47,12 @@ Q = ParamSpec("Q")
 A = TypeVar("A")
 R = TypeVar("R")
 S = TypeVar("S", bound="Recordable[..., Any]")
+T = TypeVar("T")
 
-Seconds = float | timedelta
 CONTEXT = "context"
 """The parameter that receives the attempt's context, and is not passed."""
 CHILD_TYPE = "workflow"
 """The type of nodes that start a child workflow."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How the nodes of a task or workflow are run; None leaves it to the defaults."""
-
-    name: str | None = None
-    id: str | None = None
-    retries: int | None = None
-    retry_delay: Seconds | None = None
-    retry: Mapping[str, Json] | int | None = None
-    timeout: Seconds | None = None
-    on_error: Literal["fail", "continue"] | None = None
-    compensate: Task[..., Any] | None = None
-    at_most_once: bool = False
-    queue: str | None = None
-    priority: int | None = None
-    isolation: Literal["inline", "thread", "process"] | None = None
-    limits: Mapping[str, Json] | None = None
-    max_parallel: int | None = None
-    tolerate: int | None = None
-    after: tuple[Any, ...] = ()
-
-    def __post_init__(self) -> None:
-        kinds: dict[str, tuple[str, tuple[type, ...]]] = {
-            **dict.fromkeys(("name", "id", "queue", "on_error", "isolation"), ("a text", (str,))),
-            **dict.fromkeys(("retries", "priority", "max_parallel", "tolerate"), ("a whole number", (int,))),
-            **dict.fromkeys(("retry_delay", "timeout"), ("seconds or a timedelta", (int, float, timedelta))),
-            "retry": ("a number of attempts or a mapping as in a document", (int, Mapping)),
-            "limits": ("a mapping as in a document", (Mapping,)),
-            "compensate": ("a task: the function that undoes it, decorated with @tidemill.task", (Task,)),
-            "at_most_once": ("True or False", (bool,)),
-        }
-        for option, (words, types) in kinds.items():
-            value = getattr(self, option)
-            is_wrong_flag = isinstance(value, bool) and bool not in types
-            if value is not None and (is_wrong_flag or not isinstance(value, types)):
-                raise TypeError(f"`{option}` is {words}, not {value!r}")
-
-    @classmethod
-    def given(cls, options: dict[str, Any]) -> Options:
-        known = [each for each in cls.__dataclass_fields__ if each not in ("id", "after")]
-        for option in options:
-            if option not in known:
-                meant = {"retry_count": "retries", "max_retries": "retries", "timeout_seconds": "timeout"}.get(option)
-                hint = f"did you mean `{meant}`?" if meant else offered(option, known)
-                raise TypeError(f"tidemill.task has no option `{option}`: {hint}")
-        return cls(**options)
-
-    def retry_keys(self) -> dict[str, Json]:
-        retry: dict[str, Json] = {"max_attempts": self.retry} if isinstance(self.retry, int) else dict(self.retry or {})
-        if self.retries is not None:
-            retry["max_attempts"] = self.retries + 1
-        if self.retry_delay is not None:
-            retry["backoff_seconds"] = seconds(self.retry_delay)
-        timeout = {} if self.timeout is None else {"timeout_seconds": seconds(self.timeout)}
-        return {**({"retry": retry} if retry else {}), **timeout}
-
-    def keys(self, *, mapped: bool) -> dict[str, Json]:
-        """The keys of a node that they mean."""
-        bounds = {"max_parallel": self.max_parallel, "tolerate": self.tolerate}
-        given = {"on_error": self.on_error, "queue": self.queue, "priority": self.priority}
-        return {
-            **self.retry_keys(),
-            **{key: value for key, value in given.items() if value is not None},
-            **({"delivery": "at_most_once"} if self.at_most_once else {}),
-            **({"map": {key: value for key, value in bounds.items() if value is not None}} if mapped else {}),
-        }
-
-
-def seconds(given: Seconds) -> float:
-    return given.total_seconds() if isinstance(given, timedelta) else given
 
 
 class _OtherVerb:
@@ -136,7 +64,8 @@ class _OtherVerb:
     def __get__(self, task: Recordable[..., Any] | None, owner: type) -> _OtherVerb:
         if task is None:
             return self
-        called = f"in a workflow function write {task.__name__}(…)"
+        called = ".map(items)" if self._name in ("expand", "starmap", "chunks") else "(…)"
+        called = f"in a workflow function write {task.__name__}{called}"
         message = f"there is no `{self._name}`: {called}; a run is started by mill.start(workflow, …)"
         raise AttributeError(message, name=self._name, obj=task)
 
@@ -148,6 +77,7 @@ class Recordable(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], options: Options) -> None:
         self.function, self._options, self._declared = function, options, options
+        self._conversions: dict[str, tuple[str, Converter | None]] = {}
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -173,13 +103,25 @@ class Recordable(Generic[P, R]):
         if not isinstance(over, Reference):
             is_list = isinstance(over, Iterable) and not isinstance(over, (str, bytes, Mapping))
             if not is_list:
-                message = f"{self.__name__}.map(…) takes a list, and {over!r} is none"
+                message = f"{self.__name__}.map(…) takes a list, and {short(over)} is none"
                 builder.problem("arguments_invalid", message, "give it a list, or a result that is one")
             over = list(over) if is_list else []
+            self._check_items(builder, next((name for name, value in bound.items() if value is item), ""), over)
         return cast("list[R]", self._record(builder, bound, over=over))
 
+    def _check_items(self, builder: DocumentBuilder, name: str, items: Sequence[Any]) -> None:
+        """Record the first item of a map that cannot have the type of its parameter."""
+        hint, (_, convert) = self.hints.get(name, Any), self._conversion(name)
+        for number, item in enumerate(items):
+            problem = misfit(hint, item, convert)
+            if problem:
+                message = f"{self.__name__}.map(…): item {number}: `{name}` is {shown(hint)}, and {problem}"
+                builder.problem("arguments_invalid", message, "pass values of that type")
+                return
+
     if not TYPE_CHECKING:
-        submit, delay, apply_async = _OtherVerb(), _OtherVerb(), _OtherVerb()
+        submit, delay, apply_async, s, si = (_OtherVerb() for _ in range(5))
+        expand, starmap, chunks = (_OtherVerb() for _ in range(3))
 
     def options(
         self: S,
@@ -245,7 +187,10 @@ class Recordable(Generic[P, R]):
             add_functions(builder.functions, {undo.name: undo.function})
             config_of_undo = self._undo(builder, undo, arguments)
             keys["compensator"] = {"type": "python", "config": config_of_undo, **undo._options.retry_keys()}
-        return builder.add(options.id or name, type_, config, keys=keys, after=options.after, over=over, hint=hint)
+        after, own_id = options.after, options.id is not None
+        return builder.add(
+            options.id or name, type_, config, keys=keys, after=after, over=over, hint=hint, own_id=own_id
+        )
 
     def _refuse_bounds(self, builder: DocumentBuilder) -> None:
         """Record bounds of a map that `options` was given for a call that is none; those of a decorator may stay."""
@@ -270,6 +215,8 @@ class Recordable(Generic[P, R]):
             name: given[name] for name, each in wanted.items() if given.get(name, each.default) is not each.default
         }
         left = [name for name in wanted if name not in own and name not in given]
+        # Beside one that has no default, those that have one are left out.
+        left = [name for name in left if wanted[name].default is inspect.Parameter.empty] or left
         if len(left) > 1:
             message = f"{undo.name}, which undoes {self.__name__}, has the parameters {', '.join(left)}"
             hint = f"it may have parameters of {self.__name__}, and one more for the result"
@@ -317,36 +264,54 @@ class Recordable(Generic[P, R]):
                 self._check(builder, name, value)
         return found
 
+    def _conversion(self, name: str) -> tuple[str, Converter | None]:
+        """What is ambiguous in the hint of a parameter, and what converts its arguments; found once for all calls."""
+        if name not in self._conversions:
+            hint = self.hints.get(name, Any)
+            self._conversions[name] = ambiguity(hint), converter(hint)
+        return self._conversions[name]
+
     def _check(self, builder: DocumentBuilder, name: str, value: Any) -> None:
-        """Record an argument that cannot have the type of its parameter."""
+        """Record an argument that cannot have the type of its parameter, and a type that no argument gets."""
         hint = self.hints.get(name, Any)
-        if isinstance(value, Reference):
-            has, wants = json_kinds(hint_of(value)), json_kinds(hint)
-            if has is not None and wants is not None and not has & wants:
-                message = f"{self.__name__}(…): `{name}` is {shown(hint)}, and {value!r} is {shown(hint_of(value))}"
-                builder.problem("arguments_invalid", message, "pass a result of that type")
+        unclear, convert = self._conversion(name)
+        if unclear and isinstance(self, Task):
+            message = (
+                f"{self.__name__}(…): `{name}` is {shown(hint)}, and JSON does not tell the types of {unclear} apart"
+            )
+            tags = "make them msgspec structs with a tag, or Pydantic models with a discriminator"
+            builder.problem("hint_ambiguous", message, f"{tags}; with `Any` the task gets plain JSON")
             return
-        if conversion_of(hint) == OPAQUE:
-            return
+        problem = misfit(hint, value, convert)
+        if problem:
+            message = f"{self.__name__}(…): `{name}` is {shown(hint)}, and {problem}"
+            known = "a result" if isinstance(value, Reference) else "a value"
+            builder.problem("arguments_invalid", message, f"pass {known} of that type")
+
+
+def _told(method: Callable[..., T], usage: str) -> Callable[..., T]:
+    """A method that says what to write when its arguments are wrong."""
+    signature = inspect.signature(method)
+
+    @wraps(method)
+    def call(self: Recordable[..., Any], /, *args: Any, **kwargs: Any) -> T:
         try:
-            plain = to_json(value, _no_reference)
-            if BEGIN.encode() not in msgspec.json.encode(plain):
-                convert(hint, plain)
-        except msgspec.ValidationError as error:
-            message = f"{self.__name__}(…): `{name}` is {shown(hint)}, and {value!r} is not: {error}"
-            builder.problem("arguments_invalid", message, "pass a value of that type")
-        except (_HasReference, *ConversionError):
-            return  # Not known yet, or not JSON, which is reported where it is written.
+            signature.bind(self, *args, **kwargs)
+        except TypeError as error:
+            unknown = next((name for name in kwargs if name not in signature.parameters), "")
+            known = [name for name in signature.parameters if name != "self"]
+            hint = (
+                offered(unknown, known) if unknown and usage.startswith("options") else f"write {self.__name__}.{usage}"
+            )
+            raise TypeError(f"{self.__name__}.{method.__name__}(…): {error}; {hint}") from None
+        return method(self, *args, **kwargs)
+
+    return call
 
 
-class _HasReference(Exception):
-    """A value holds a reference, so its type is not known yet."""
-
-
-def _no_reference(value: Any) -> Any:
-    if isinstance(value, Reference):
-        raise _HasReference
-    return as_builtin(value)
+if not TYPE_CHECKING:
+    Recordable.map = _told(Recordable.map, "map(items)")
+    Recordable.options = _told(Recordable.options, "options(name=value)(…)")
 
 
 class Task(Recordable[P, R]):
@@ -441,6 +406,16 @@ class Workflow(Recordable[P, R]):
                 child._add_family(found, begun)
         found[id(self.function)] = self
 
+    def refuse_options(self, verb: str, options: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+        """Refuse an option that is given beside inputs by name, and is the name of an input: it may be meant as one."""
+        for name in self.signature.parameters.keys() & {
+            name for name, value in options.items() if value not in (None, "")
+        }:
+            message = f"`{name}` is an input of {self.name}, and an option of {verb}"
+            inputs = ", ".join(f'"{each}": {value!r:.60}' for each, value in {**arguments, name: options[name]}.items())
+            hint = f"give the inputs as one mapping: mill.{verb}({self.__name__}, {{{inputs}}})"
+            raise rejected("inputs_invalid", message, path=f"/inputs/{name}", hint=hint)
+
     def run_inputs(self, inputs: Any = None, arguments: Mapping[str, Any] | None = None) -> Json:
         """The inputs of a run as JSON: a mapping, or arguments by name."""
         if arguments and inputs is not None:
@@ -477,7 +452,8 @@ class Workflow(Recordable[P, R]):
             with builder.building():
                 head = {**self._described(), **self._inputs(), **self._head}
                 head = {key: value for key, value in head.items() if value is not None}
-                document = builder.finish(self._called(builder), head)
+                returned = self._called(builder)
+                document = builder.finish(returned, head, self._refused_result(returned))
             builder.named = named_values(self.function, Recordable)
             self._built = document, builder
         return self._built
@@ -491,6 +467,12 @@ class Workflow(Recordable[P, R]):
         function: Callable[..., Any] = self.function
         returned = function(**given)
         return awaited_result(returned) if isinstance(returned, Coroutine) else returned
+
+    def _refused_result(self, returned: Any) -> str:
+        """Why what the function returns cannot have the type of its hint; empty if it can."""
+        hint = self.result_hint
+        problem = misfit(hint, returned, converter(hint))
+        return f"{self.name} returns {shown(hint)}, and {problem}" if problem else ""
 
     def _described(self) -> dict[str, Json]:
         text = inspect.getdoc(self.function) if self.function.__doc__ else None
@@ -508,8 +490,11 @@ class Workflow(Recordable[P, R]):
         schemas, shared = schemas_of([self.hints.get(each.name, Any) for each in parameters])
         properties: dict[str, Json] = {}
         for each, schema in zip(parameters, schemas, strict=True):
-            default = {} if each.default is each.empty else {"default": to_json(each.default)}
-            properties[each.name] = {**schema, **default}
+            properties[each.name] = schema
+            if each.default is not each.empty:
+                # By way of text, so that tuples are lists.
+                default = msgspec.json.decode(msgspec.json.encode(to_json(each.default)))
+                properties[each.name] = {**schema, "default": default}
         required = [each.name for each in parameters if each.default is each.empty]
         return {
             "inputs": {
@@ -566,6 +551,7 @@ def workflow(
     compensate: bool = False,
     retention: Mapping[str, Json] | None = None,
 ) -> Callable[[Callable[P, R]], Workflow[P, R]]: ...
+@for_callers
 def workflow(
     function: Any = None,
     /,
@@ -600,6 +586,11 @@ def _decorated(function: Any, what: str, make: Callable[[Any], Any]) -> Any:
     def decorate(found: Any) -> Any:
         if isinstance(found, Recordable) or not inspect.isroutine(found):
             raise TypeError(f"tidemill.{what} decorates functions, and {found!r} is not one")
+        parameters = list(inspect.signature(found).parameters) if inspect.isfunction(found) else []
+        owner = getattr(found, "__qualname__", "").rpartition(".")[0].rpartition(".")[2]
+        if parameters[:1] in (["self"], ["cls"]) and owner not in ("", "<locals>"):
+            hint = f"make it a function, or write @staticmethod above @tidemill.{what} and leave out `{parameters[0]}`"
+            raise TypeError(f"{found.__qualname__} is a method, and a run has no object to call it on: {hint}")
         return make(found)
 
     return decorate if function is None else decorate(function)
@@ -609,7 +600,12 @@ def authored(given: object) -> Workflow[..., Any] | None:
     """The workflow that a caller gave, if it is one; a task or a plain function is refused."""
     if isinstance(given, Workflow):
         return given
-    if isinstance(given, Task) or inspect.isfunction(given):
-        message = f"{given!r} is not a workflow"
-        raise rejected("workflow_invalid", message, hint="call it in a function decorated with @tidemill.workflow")
-    return None
+    if isinstance(given, Task):
+        hint = "call it in a function decorated with @tidemill.workflow"
+    elif inspect.isfunction(given):
+        hint = "decorate it with @tidemill.workflow"
+    elif isinstance(given, (str, bytes, Mapping, PathLike)):
+        return None
+    else:
+        hint = "pass the workflow, a document, a path or a name; a workflow itself, not its result: run(flow, n=1)"
+    raise rejected("workflow_invalid", f"{short(given)} is not a workflow", hint=hint)

@@ -24,6 +24,7 @@ from tidemill.authoring.reference import (
     BEGIN,
     END,
     FORMATTED,
+    IN_A_TASK,
     MISSING,
     Condition,
     Json,
@@ -41,7 +42,9 @@ from tidemill.authoring.reference import (
 from tidemill.blobs.payloads import as_builtin
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.scope import RESERVED, has_syntax
-from tidemill.handlers.python.conversion import ConversionError, to_json
+from tidemill.handlers.python.conversion import ConversionError, short, to_json
+from tidemill.kernel.document.fields import ident
+from tidemill.kernel.document.problems import DocumentPath, ProblemCollector
 
 _CURRENT: ContextVar[DocumentBuilder | None] = ContextVar("tidemill_builder", default=None)
 
@@ -75,6 +78,8 @@ class DocumentBuilder:
         """Steps with an `on_error` block."""
         self.named: list[Named] = []
         """What the function named when it was called."""
+        self.unentered: dict[object, tuple[str, str]] = {}
+        """Blocks that were called and not entered yet: what was called, and where."""
         self._problems: list[Problem] = []
         self._formatted: dict[str, tuple[Place, ...]] = {}
         self._among_text: dict[str, str] = {}
@@ -91,6 +96,16 @@ class DocumentBuilder:
         token = _CURRENT.set(self)
         try:
             yield
+        except (TypeError, KeyError) as error:
+            # Of Python or a library that was given a reference.
+            if not re.search(rf"\b{Reference.__name__}\b", str(error)) and not any(
+                isinstance(each, Reference) for each in error.args
+            ):
+                raise
+            message = f"a result is used as a value ({error}), and it is known only when the workflow runs"
+            at = _place_of_error(error, self._written_at.partition(":")[0])
+            problem = Problem(code="value_not_known", message=message, path=at, hint=IN_A_TASK)
+            raise Rejected([*self._problems, problem]) from error
         except Rejected as refusal:
             at = _place_of_error(refusal) or self._written_at
             found = [_located(each, at) for each in refusal.problems]
@@ -105,8 +120,10 @@ class DocumentBuilder:
     # Problems.
 
     def problem(self, code: str, message: str, hint: str = "") -> None:
-        at = _place_in_code() if self._is_called else self._written_at
-        self._problems.append(Problem(code=code, message=message, hint=hint, path=at))
+        at = place_in_code() if self._is_called else self._written_at
+        problem = Problem(code=code, message=message, hint=hint, path=at)
+        if problem not in self._problems:  # A line may be reached many times.
+            self._problems.append(problem)
 
     def located(self, problems: Iterable[Problem], nodes: list[dict[str, Json]]) -> list[Problem]:
         """Problems of the document, with the lines that called the nodes."""
@@ -134,10 +151,16 @@ class DocumentBuilder:
         literal: bool = True,
         gate: bool = False,
         exact: bool = False,
+        own_id: bool = False,
     ) -> Reference:
-        """Record a node. `over` is the list of a map, `literal` says that plain strings are no templates."""
+        """Record a node. `over` is the list of a map, `literal` says that plain strings are no templates.
+
+        With `own_id` its name is the id that the author gave it, which no other node may have.
+        """
+        if own_id:
+            self._check_id(name)
         step = Step(self.next_id(name), type_, self.block, keys or {}, exact=exact)
-        step.number, step.written_at = len(self.steps), _place_in_code()
+        step.number, step.written_at = len(self.steps), place_in_code()
         if exact:
             step.keys = self.rendered(step.keys, step, literal=False) or {}
         step.config = self.rendered(config, step, literal=literal)
@@ -156,6 +179,15 @@ class DocumentBuilder:
         self.steps[step.id] = step
         self._closed = None
         return Reference(self, Place(step.id), hint)
+
+    def _check_id(self, name: str) -> None:
+        """Record what is wrong with an id that the author chose."""
+        found = ProblemCollector()
+        ident(DocumentPath(found, ""), "id", name)
+        for each in found.problems:
+            self.problem(each.code, each.message, each.hint)
+        if name in self.steps:
+            self.problem("duplicate_id", f"two calls have the id {name}", "give each call an id of its own, or none")
 
     def next_id(self, name: str) -> str:
         """The id that the next step of this name gets."""
@@ -238,7 +270,7 @@ class DocumentBuilder:
             plain = to_json(value, self._foreign)
         except ConversionError as error:
             hint = "pass JSON values, dataclasses or models, and results of tasks"
-            self.problem("argument_not_json", f"{value!r} cannot be written as JSON: {error}", hint)
+            self.problem("argument_not_json", f"{short(value)} cannot be written as JSON: {error}", hint)
             return None
         return self._filled(plain, step, literal)
 
@@ -252,7 +284,7 @@ class DocumentBuilder:
     def _filled(self, value: Json, step: Step | None, literal: bool) -> Json:
         if isinstance(value, str):
             return self._text(value, step, literal)
-        if isinstance(value, list):
+        if isinstance(value, (list, tuple)):
             return [self._filled(each, step, literal) for each in value]
         if isinstance(value, dict):
             for key in value:
@@ -371,9 +403,17 @@ class DocumentBuilder:
 
     # The document.
 
-    def finish(self, returned: Any, head: Mapping[str, Json]) -> dict[str, Json]:
-        """The document; `returned` is what the function returned. Raises Rejected with all problems."""
+    def finish(self, returned: Any, head: Mapping[str, Json], refused: str = "") -> dict[str, Json]:
+        """The document; `returned` is what the function returned, `refused` why it may not. Raises Rejected."""
         self._is_called = False
+        for called, at in self.unentered.values():
+            message, hint = f"{called} alone guards no task", f"write `with {called}:` around the tasks"
+            self._problems.append(Problem(code="block_not_entered", message=message, hint=hint, path=at))
+        if not self.steps and not self._problems:
+            hint = "call a task: a function that is decorated with @tidemill.task"
+            self.problem("no_nodes", f"the workflow {self.name} calls no task", hint)
+        if refused:
+            self.problem("output_invalid", refused, "return a value of that type, or change the hint")
         outputs = {} if returned is None else {"outputs": self.rendered(returned, None, literal=True)}
         if self._problems:
             raise Rejected(self._problems)
@@ -430,7 +470,9 @@ def awaited_result(coroutine: Any) -> Any:
         line = own.tb_lineno
     coroutine.close()
     at, message = place_of_line(coroutine.cr_code, line), "the workflow function awaits something else than a task"
-    raise rejected("workflow_waits", message, path=at, hint="do it in a task")
+    raise rejected(
+        "workflow_waits", message, path=at, hint="do it in a task; independent tasks run in parallel by themselves"
+    )
 
 
 def _guard_reads(step: Step, loop: Loop) -> set[str]:
@@ -447,7 +489,7 @@ def _located(problem: Problem, at: str) -> Problem:
     return msgspec.structs.replace(problem, path=problem.path or at)
 
 
-def _place_in_code() -> str:
+def place_in_code() -> str:
     """File and line of the workflow function that is being called."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame):
@@ -455,11 +497,12 @@ def _place_in_code() -> str:
     return place_of_line(frame.f_code, frame.f_lineno)
 
 
-def _place_of_error(error: BaseException) -> str:
-    """File and line of the caller's code that an error has left last."""
+def _place_of_error(error: BaseException, file: str = "") -> str:
+    """File and line of the caller's code that an error has left last; in this file, if one is named."""
     at, found = error.__traceback__, ""
     while at is not None:
-        found = found if _is_ours(at.tb_frame) else place_of_line(at.tb_frame.f_code, at.tb_lineno)
+        place = place_of_line(at.tb_frame.f_code, at.tb_lineno)
+        found = found if _is_ours(at.tb_frame) or (file and place.partition(":")[0] != file) else place
         at = at.tb_next
     return found
 
@@ -470,4 +513,4 @@ def place_of_line(code: CodeType, line: int) -> str:
 
 def _is_ours(frame: FrameType) -> bool:
     module = str(frame.f_globals.get("__name__"))
-    return module.startswith("tidemill.") or module == "contextlib"
+    return module.startswith("tidemill.") or module in ("contextlib", "dataclasses")

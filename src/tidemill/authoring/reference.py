@@ -9,12 +9,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple, NoReturn, Protocol
 
+import msgspec
+
+from tidemill.blobs.payloads import as_builtin
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.conditions import parse_condition
-from tidemill.handlers.python.conversion import ConversionError, fields_of, item_of, key_of, to_json
+from tidemill.handlers.python.conversion import (
+    ConversionError,
+    fields_of,
+    item_of,
+    json_kinds,
+    key_of,
+    short,
+    shown,
+    to_json,
+)
 
 Json = Any
 
@@ -55,6 +67,8 @@ class _Missing:
 MISSING = _Missing()
 ITEM = "item"
 """The name under which the configuration of a mapped node finds its item."""
+ITERATION = "iteration"
+"""The name under which the nodes of a loop find the number of the pass."""
 
 
 class Place(NamedTuple):
@@ -195,7 +209,13 @@ class Reference:
     __radd__ = __add__
     __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __compute
     __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __pos__ = __abs__ = __round__ = __compute
-    __int__ = __float__ = __index__ = __complex__ = __compute
+    __int__ = __float__ = __complex__ = __compute
+
+    def __index__(self) -> NoReturn:
+        hint = (
+            "instead of `range`, write `task.map(items)` or loop inside a task; take an item of a list in a task, too"
+        )
+        raise not_known(f"Python computes with {self!r}", hint)
 
 
 BRANCH = (
@@ -230,6 +250,40 @@ def _step_text(step: str | int) -> str:
     )
 
 
+# As an argument.
+
+
+def misfit(hint: Any, value: Any, convert: Callable[[Any], Any] | None) -> str:
+    """Why a value cannot have the type of a hint; empty if it can, or if that is not known yet."""
+    if isinstance(value, Reference):
+        # What stands in for it may have another type.
+        has = json_kinds(hint_of(value)) if place_of(value).default is MISSING else None
+        wants = json_kinds(hint)
+        is_other = has is not None and wants is not None and not has & wants
+        return f"{value!r} is {shown(hint_of(value))}" if is_other else ""
+    if convert is None:
+        return ""
+    try:
+        plain = to_json(value, _no_reference)
+        if BEGIN.encode() not in msgspec.json.encode(plain):
+            convert(plain)
+    except msgspec.ValidationError as error:
+        return f"{short(value)} is not: {error}"
+    except (_HasReference, *ConversionError):
+        pass  # Not known yet, or not JSON, which is reported where it is written.
+    return ""
+
+
+class _HasReference(Exception):
+    """A value holds a reference, so its type is not known yet."""
+
+
+def _no_reference(value: Any) -> Any:
+    if isinstance(value, Reference):
+        raise _HasReference
+    return as_builtin(value)
+
+
 # As a template.
 
 
@@ -244,7 +298,7 @@ def text_template_of(place: Place) -> str:
 
 
 def _expression(place: Place) -> str:
-    if place.node is None or place.node == ITEM:
+    if place.node is None or place.node in (ITEM, ITERATION):
         root = place.node or "inputs"
     elif _NAME.fullmatch(place.node) and place.node not in _TEMPLATE_WORDS:
         root = f"{place.node}.output"
@@ -286,8 +340,8 @@ def _literal(value: Json) -> str:
 
 def cel_of(place: Place, own: str | None = None) -> str:
     """A place in CEL; the output of the node `own`, which decides, is called `output`."""
-    if place.node is None:
-        root = "inputs"
+    if place.node is None or place.node == ITERATION:
+        root = place.node or "inputs"
     elif place.node == own:
         root = "output"
     else:
@@ -334,6 +388,9 @@ class Condition:
 
     def __invert__(self) -> Condition:
         return Negation(self)
+
+    def __repr__(self) -> str:
+        return str(self.render())
 
     def __bool__(self) -> NoReturn:
         hint = f"{BRANCH}; conditions are joined with &, | and tidemill.not_(…)"

@@ -7,6 +7,7 @@ msgspec would write NaN as null, so a value whose text contains a null is walked
 from __future__ import annotations
 
 import math
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -19,7 +20,12 @@ class NotJson(ValueError):
 
 
 def as_builtin(value: Any) -> Any:
-    """What a value of a foreign type is in JSON: a Pydantic model writes itself. Raises TypeError for others."""
+    """What a value of a foreign type is in JSON: a path is its text, a Pydantic model writes itself.
+
+    Raises TypeError for others.
+    """
+    if isinstance(value, PurePath):
+        return str(value)
     dump = getattr(type(value), "model_dump", None)
     if dump is None:
         raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")

@@ -75,7 +75,8 @@ FunctionT = TypeVar("FunctionT", bound=Function)
 
 TENANTS_KEPT = 1_000
 """Tenants whose services an engine keeps."""
-START_OPTIONS = ("key", "labels", "timeout", "submitted_by", "correlation_id", "deadline_seconds", "traceparent")
+OWN_OPTIONS = ("key", "labels", "submitted_by", "correlation_id", "deadline_seconds", "traceparent")
+START_OPTIONS = (*OWN_OPTIONS, "timeout")
 RUN_ID = "run_id"
 """The first parameter of the verbs that act on runs."""
 
@@ -443,6 +444,9 @@ class Engine:
             if flow is None or near:
                 meant = f"did you mean {near[0]}?" if near else "give the inputs as one mapping"
                 raise TypeError(f"unexpected keyword argument {name!r}: {meant}")
+        if flow is not None and inputs is None:
+            given = key, labels, submitted_by, correlation_id, deadline_seconds, traceparent
+            flow.refuse_options("start", dict(zip(OWN_OPTIONS, given, strict=True)), arguments)
         if flow is not None:
             inputs = flow.run_inputs(inputs, arguments)
         return await self.runs.start(
@@ -512,6 +516,9 @@ class Engine:
         `workflow`, `inputs`, `key` and `labels` are those of `start`. After `timeout` seconds (`timeout_s` is the same)
         it raises TimeoutError, which names the run; the run continues all the same.
         """
+        if inputs is None and isinstance(workflow, Workflow):
+            own = {"key": key, "labels": labels, "timeout": timeout, "timeout_s": timeout_s}
+            workflow.refuse_options("run", own, arguments)
         seconds = timeout_of(timeout, timeout_s)
         run_id = await self.start(workflow, inputs, key=key, labels=labels, **arguments)
         return await self.result(run_id, timeout=seconds)

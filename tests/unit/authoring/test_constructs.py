@@ -578,3 +578,32 @@ def test_a_loop_may_wait_between_its_passes() -> None:
     assert loop["delay_seconds"] == 2.5
     with tidemill.open("memory://") as mill:
         mill.publish(polling)
+
+
+def test_the_number_of_the_pass_in_a_condition() -> None:
+    @workflow
+    def passes(n: int) -> Any:
+        with tidemill.loop(max_iterations=9) as again:
+            found = double(again.iteration)
+            with tidemill.when(again.iteration > 1):
+                late = say(f"pass {again.iteration}")
+            again.until(again.iteration >= 2)
+        return [found, tidemill.default(late, "never")]
+
+    assert run(passes, n=1).output == [4, "pass 2"]
+
+
+def test_tuples_are_lists() -> None:
+    @dataclass
+    class Pair:
+        both: tuple[int, int]
+
+    @task
+    def swap(pair: tuple[int, int]) -> tuple[int, int]:
+        return pair[1], pair[0]
+
+    @workflow
+    def tuples(n: int, bounds: tuple[int, int] = (7, 8)) -> tuple[Any, Any, Pair, Any]:
+        return swap((double(n), 1)), (n, (2,)), Pair((double(n), 3)), bounds
+
+    assert run(tuples, n=2).output == [[1, 4], [2, [2]], {"both": [4, 3]}, [7, 8]]

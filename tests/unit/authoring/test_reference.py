@@ -102,7 +102,7 @@ ASKING: dict[str, tuple[Callable[[Any], Any], str]] = {
     "join": (lambda ref: "a" + ref.tags[0], "f-string"),
     "multiply": (lambda ref: 2 * ref.value, "inside a task"),
     "int": (lambda ref: int(ref.value), "inside a task"),
-    "range": (lambda ref: range(ref.value), "inside a task"),
+    "range": (lambda ref: range(ref.value), "task.map"),
     "method": (lambda ref: ref.tags[0].upper(), "inside a task"),
     "format": (lambda ref: f"{ref.value:03d}", "inside a task"),
     "slice": (lambda ref: ref.tags[1:], "inside a task"),

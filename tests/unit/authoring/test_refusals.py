@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -88,8 +90,9 @@ def test_an_async_function_that_waits_is_refused_at_the_line_of_its_await() -> N
 
         await asyncio.sleep(0)
 
-    assert refused(sleeps) == [("workflow_waits", 3, "do it in a task")]
-    assert refused(yields) == [("workflow_waits", 4, "do it in a task")]
+    hint = "do it in a task; independent tasks run in parallel by themselves"
+    assert refused(sleeps) == [("workflow_waits", 3, hint)]
+    assert refused(yields) == [("workflow_waits", 4, hint)]
 
 
 def test_a_parameter_without_a_name_is_refused_at_the_line_of_the_function() -> None:
@@ -122,3 +125,252 @@ def test_verbs_of_other_libraries(verb: str) -> None:
         with pytest.raises(AttributeError, match=rf"`{verb}`.* write double\(…\).* mill\.start\(workflow, …\)"):
             broken()
     assert not hasattr(double, verb) and not hasattr(double, "other")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda ref: tidemill.when(ref > 1000),
+        lambda ref: tidemill.otherwise(),
+        lambda ref: tidemill.loop(max_iterations=3),
+        lambda ref: tidemill.on_error(ref),
+        lambda ref: tidemill.on_reject(ref),
+    ],
+)
+def test_a_block_is_not_true(block: Any) -> None:
+    @workflow
+    def wrong(n: int) -> Any:
+        if block(double(n)):
+            return 1
+        return double(n)
+
+    [(code, line, hint)] = refused(wrong)
+    assert (code, line) == ("block_not_entered", 2) and hint.startswith("write `with tidemill.")
+
+
+def test_a_block_alone_or_iterated_is_refused() -> None:
+    @workflow
+    def alone(n: int) -> Any:
+        tidemill.when(n > 3)
+        return double(n)
+
+    @workflow
+    def iterated(n: int) -> Any:
+        for _ in tidemill.loop(max_iterations=3):  # type: ignore[attr-defined]
+            double(n)
+
+    assert refused(alone) == [("block_not_entered", 2, "write `with tidemill.when(…):` around the tasks")]
+    assert refused(iterated) == [("block_not_entered", 2, "write `with tidemill.loop(…):` instead of `for`")]
+
+
+@dataclass
+class Cat:
+    name: str
+
+
+@dataclass
+class Dog:
+    name: str
+    breed: str
+
+
+@dataclass
+class Owner:
+    pet: Cat | Dog
+
+
+def test_a_union_inside_of_a_hint_is_refused() -> None:
+    @task
+    def walk(pets: list[Cat | Dog], plain: int = 0) -> int:
+        return len(pets)
+
+    @task
+    def visit(owner: Owner | None) -> int:
+        return 1
+
+    @workflow
+    def child(pets: list[Cat | Dog]) -> int:
+        return double(1)
+
+    @workflow
+    def wrong(n: int) -> Any:
+        child([])
+        visit(None)
+        return walk([])
+
+    assert [each[:2] for each in refused(wrong)] == [("hint_ambiguous", 3), ("hint_ambiguous", 4)]
+    with pytest.raises(tidemill.Rejected, match=r"walk\(…\): `pets` is list\[Cat \| Dog\], .* Cat \| Dog apart .*Any"):
+        wrong.document()
+
+
+def test_what_is_returned_has_the_type_of_the_hint() -> None:
+    @workflow
+    def other(n: int) -> str:
+        return double(n)  # type: ignore[return-value]
+
+    @workflow
+    def defaulted(n: int) -> str:
+        with tidemill.when(n > 1):
+            late = double(n)
+        return tidemill.default(late, "never")  # type: ignore[arg-type, return-value]
+
+    assert defaulted.document()["outputs"]
+
+    @workflow
+    def constant(n: int) -> list[int]:
+        double(n)
+        return ["a"]  # type: ignore[list-item]
+
+    assert [each[:2] for each in refused(other)] == [("output_invalid", 0)]
+    assert [each[:2] for each in refused(constant)] == [("output_invalid", 0)]
+
+
+def test_items_of_a_map_are_checked_and_shown_shortly() -> None:
+    @workflow
+    def wrong(n: int) -> Any:
+        double.map([1, n, "b"])
+        return double(list(range(1000)))  # type: ignore[arg-type]
+
+    with pytest.raises(tidemill.Rejected, match="item 2: `n` is int, and 'b' is not: Expected `int`") as refusal:
+        wrong.document()
+    assert [each.code for each in refusal.value.problems] == ["arguments_invalid"] * 2
+    assert all(len(each.message) < 200 for each in refusal.value.problems)
+
+
+def test_an_id_that_is_given_is_kept_or_refused() -> None:
+    @workflow
+    def wrong(n: int) -> Any:
+        double.options(id="a b")(n)
+        double.options(id="same")(n)
+        double.options(id="same")(n)
+        double.options(id="item")(n)
+        tidemill.node("value", id="same")
+
+    assert [each[:2] for each in refused(wrong)] == [
+        ("bad_name", 2),
+        ("duplicate_id", 4),
+        ("reserved_id", 5),
+        ("duplicate_id", 6),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"on_error": "ignore"}, "on_error='ignore'.*write continue"),
+        ({"isolation": "vm"}, "isolation='vm'.*one of inline, thread, process"),
+        ({"timeout": 0}, "timeout=0.* at least 0.001"),
+        ({"timeout": -1}, "timeout=-1.* at least 0.001"),
+        ({"priority": 99}, "priority=99.* 0 to 9"),
+        ({"queue": ""}, "queue=''.*letters, digits"),
+        ({"retries": -1}, "retries=-1.* 1 to"),
+        ({"retry": {"max_attemps": 3}}, "did you mean `max_attempts`"),
+        ({"tolerate": -1}, "tolerate=-1.* 0 to"),
+    ],
+)
+def test_values_of_options_are_checked_where_they_are_written(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(tidemill.Rejected, match=words) as refusal:
+        task(**options)
+    assert refusal.value.code == "option_invalid"
+
+    @workflow
+    def wrong(n: int) -> Any:
+        return double.options(**options)(n)
+
+    assert [each[:2] for each in refused(wrong)] == [("option_invalid", 2)]
+
+
+def test_a_method_is_no_task() -> None:
+    with pytest.raises(TypeError, match=r"is a method, .* leave out `self`"):
+
+        class Wrong:
+            @task
+            def score(self, n: int) -> int:
+                return n
+
+    class Fine:
+        @staticmethod
+        @task
+        def one(n: int) -> int:
+            return n
+
+        @task
+        @staticmethod
+        def two(n: int) -> int:
+            return n
+
+        def three(self, n: int) -> int:
+            return n
+
+    @task
+    def closure(self: int) -> int:
+        return self
+
+    assert [Fine.one(1), Fine.two(1), task(Fine().three)(1), closure(1)] == [1] * 4
+
+
+def test_calls_that_other_libraries_know() -> None:
+    @workflow
+    async def gathered(n: int) -> Any:
+        return await asyncio.gather(double(n), double(n))
+
+    @workflow
+    def dumped(n: int) -> Any:
+        return json.dumps(fetch(n))
+
+    @workflow
+    def keyed(n: int) -> Any:
+        return {1: "a"}[double(n)]
+
+    @workflow
+    def compared(n: int) -> Any:
+        return double(n) > 2
+
+    @workflow
+    def empty(n: int) -> int:
+        return n
+
+    assert refused(gathered)[0][2] == "do it in a task; independent tasks run in parallel by themselves"
+    assert refused(dumped) == [("value_not_known", 2, "do it inside a task")]
+    assert refused(keyed) == [("value_not_known", 2, "do it inside a task")]
+    with pytest.raises(tidemill.Rejected, match=r"ctx.double.output > 2 cannot .* compare inside a task"):
+        compared.document()
+    assert [each[:2] for each in refused(empty)] == [("no_nodes", 0)]
+    with pytest.raises(TypeError, match=r"double.map\(…\): missing .*'items'; write double.map\(items\)"):
+        double.map(n=[1])  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"double.options\(…\): .*'retires'; did you mean `retries`"):
+        double.options(retires=1)  # type: ignore[call-arg]
+    with pytest.raises(AttributeError, match=r"write double.map\(items\)"):
+        _ = double.expand  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="schedules are made with"):
+        workflow(schedule="* * * * *")  # type: ignore[call-overload]
+
+
+def test_what_is_run_is_a_workflow() -> None:
+    def plain() -> None: ...
+
+    with tidemill.open("memory://") as mill:
+        for given, words in (
+            (plain, "decorate it with @tidemill.workflow"),
+            (lambda: 1, "decorate it with @tidemill.workflow"),
+            (double, "call it in a function decorated with"),
+            (2, "not its result"),
+        ):
+            with pytest.raises(tidemill.Rejected, match=words) as refusal:
+                mill.run(given)  # type: ignore[arg-type]
+            assert refusal.value.code == "workflow_invalid"
+
+
+def test_an_option_that_is_also_an_input() -> None:
+    @workflow
+    def poll(url: int, timeout: int = 10, key: str = "") -> Any:
+        return [double(timeout), key, url]
+
+    with tidemill.open("memory://") as mill:
+        with pytest.raises(tidemill.Rejected, match=r'mill.run\(poll, {"url": 1, "timeout": 60}\)') as refusal:
+            mill.run(poll, url=1, timeout=60)
+        assert (refusal.value.code, refusal.value.problems[0].path) == ("inputs_invalid", "/inputs/timeout")
+        with pytest.raises(tidemill.Rejected, match=r'mill.start\(poll, {"url": 1, "key": \'k\'}\)'):
+            mill.start(poll, url=1, key="k")
+        assert mill.run(poll, url=1).output == [20, "", 1]
+        assert mill.run(poll, {"url": 1, "timeout": 6}, timeout=60).output == [12, "", 1]

@@ -152,7 +152,8 @@ class ApprovalService:
             raise rejected("approval_closed", f"node {node} is already at visit {cell.visit}", hint=hint)
         if act is None or act.approval is None or visit not in (None, cell.visit):
             hint = "see `tidemill approvals list`"
-            raise rejected("approval_unknown", f"node {node} is not waiting for a decision", hint=hint)
+            what = "has not been reached yet" if cell.status == "PENDING" else "is not waiting for a decision"
+            raise rejected("approval_unknown", f"node {node} {what}", hint=hint)
         return ApprovalView(run_id, entry.state.workflow, node, cell.visit, at_index(index), act.approval)
 
     async def asks(self, run_id: str, node: str, index: int | None = None) -> bool:
@@ -257,6 +258,8 @@ class ApprovalService:
     ) -> ApprovalView:
         """Approve, reject or request changes. Repeating the same decision returns the first result.
 
+        A repetition with another form is refused, as a contrary decision is.
+
         `roles` are those that `actor` has now. Data for the form is checked against its schema.
         """
         check_verb(verb)
@@ -266,8 +269,9 @@ class ApprovalService:
         decision = Decide(node=node, visit=shown.visit, index=shown.index, verb=verb, **words)
         # An actor who may not decide is refused before the form is looked at.
         await self._context.rehearse(run_id, decision)
-        filled = _checked_form(shown.approval, verb, form) if shown.status == "pending" else None
-        if filled is not None:
+        is_pending = shown.status == "pending"
+        filled = _checked_form(shown.approval, verb, form) if is_pending else None if form is None else _encoded(form)
+        if is_pending and filled is not None:
             await check_described(self._context.tenant, filled, self._context.blobs, path="/form")
         await self._context.command(run_id, msgspec.structs.replace(decision, form=filled))
         return await self._after(run_id, node, shown)
@@ -376,6 +380,10 @@ def _checked_form(approval: Approval, verb: Verb, form: Any) -> bytes | None:
     if problems:
         hint = f"the form has: {_fields_of(schema)}"
         raise Rejected([each if each.hint else msgspec.structs.replace(each, hint=hint) for each in problems])
+    return _encoded(filled)
+
+
+def _encoded(filled: Any) -> bytes:
     try:
         text = encode_value(filled)
     except NotJson as error:

@@ -1,8 +1,9 @@
 """Values of Python types to JSON and back, by the type hints of functions.
 
-A parameter whose hint is a dataclass, a msgspec struct, a Pydantic or attrs model, a named tuple, an enum, a date or
-another type that JSON lacks receives a value of that type; where it means plain JSON, the value is checked. Where its
-type cannot be made of JSON, the value is passed on as it is. Pydantic is recognised by its methods and never imported.
+A parameter whose hint is a dataclass, a msgspec struct, a Pydantic or attrs model, a named tuple, an enum, a date, a
+path or another type that JSON lacks receives a value of that type; where it means plain JSON, the value is checked.
+Where its type cannot be made of JSON, the value is passed on as it is. Of a union whose members JSON does not tell
+apart, the first member that fits is made. Pydantic is recognised by its methods and never imported.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import datetime
 import decimal
 import enum
 import inspect
+import re
 import types
 import typing
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 import msgspec
@@ -32,15 +35,18 @@ ConversionError = (msgspec.MsgspecError, TypeError, ValueError, NotImplementedEr
 PLAIN, CONVERTED, OPAQUE = range(3)
 """What a hint asks for: JSON as it is, a conversion, or a type that Tidemill cannot make of JSON."""
 
+VALUE_SHOWN_MAX = 80
+
 _EXACT = (type(None), str, int, float, bool, list, dict)
 """Types whose own values need no conversion."""
+_MODULES = re.compile(r"\b(?:[A-Za-z_]\w*\.(?:<locals>\.)?)+")
 _ANYTHING = (Any, object)
 _SCALARS = (*_ANYTHING, None, type(None), str, int, float, bool)
 _STRINGS = (
     *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
     *(uuid.UUID, decimal.Decimal, bytes, bytearray),
 )
-"""Types that JSON writes as strings."""
+"""Types that JSON writes as strings; paths are others."""
 _LISTS = (list, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _OTHER_ARRAYS = (tuple, set, frozenset, collections.abc.Set, collections.abc.MutableSet)
@@ -78,11 +84,9 @@ def converter(hint: Any) -> Converter | None:
     if kind == OPAQUE or any(_unwrapped(hint) is each for each in _ANYTHING) or isinstance(hint, TypeVar):
         return None
     try:
-        # msgspec prepares the type of a field once, and any other type at every call.
-        box: Any = msgspec.defstruct("Value", [("value", hint)])
-        msgspec.json.Decoder(box, dec_hook=_decode)
-    except (TypeError, NotImplementedError):
-        return None  # A union that cannot be told apart, for example.
+        box = _prepared(hint)
+    except (TypeError, NotImplementedError, NameError):
+        return _first_fit(hint) if _members(hint) and not ambiguity(hint) else None
     exact, checked_only = _exact_types(hint), kind == PLAIN and _has_typed_dict(hint)
 
     def converted(value: Any) -> Any:
@@ -98,12 +102,64 @@ def converter(hint: Any) -> Converter | None:
     return converted
 
 
+def _prepared(hint: Any) -> Any:
+    """A struct with one field: msgspec prepares the type of a field once, and any other type at every call."""
+    box = msgspec.defstruct("Value", [("value", hint)])
+    msgspec.json.Decoder(box, dec_hook=_decode)
+    return box
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The members of a union; none for another hint."""
+    hint = _unwrapped(hint)
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+
+
+def ambiguity(hint: Any) -> str:
+    """The union inside of a hint whose members JSON does not tell apart; the hint may itself be such a union."""
+    if conversion_of(hint) == OPAQUE:
+        return ""
+    for each in _members(hint) or (hint,):
+        try:
+            _prepared(each)
+        except TypeError as error:
+            union = re.search(r"^Type unions .* - type `(.*)` is not supported$", str(error), re.DOTALL)
+            if union is not None:
+                return _MODULES.sub("", union[1])
+        except (NotImplementedError, NameError):
+            continue  # A name that is imported for type checkers only, for example: the value is not checked.
+    return ""
+
+
+def _first_fit(union: Any) -> Converter:
+    """What makes the first member of a union that fits; a member that knows all keys of an object comes before others.
+
+    Numbers, true, false and null that are members stay what they are.
+    """
+    exact = _exact_types(union) - {str, list, dict}
+    members = [(each, fields_of(each), converter(each)) for each in _members(union)]
+
+    def converted(value: Any) -> Any:
+        if type(value) in exact:
+            return value
+        keys = value.keys() if isinstance(value, dict) else set()
+        problems = []
+        for member, _, convert_ in sorted(members, key=lambda each: each[1] is not None and not keys <= each[1].keys()):
+            try:
+                return value if convert_ is None else convert_(value)
+            except ConversionError as error:
+                problems.append(f"{shown(member)}: {error}")
+        raise msgspec.ValidationError("; ".join(problems))
+
+    return converted
+
+
 def _exact_types(hint: Any) -> frozenset[type]:
     """The types whose values fit the hint whatever is in them."""
     if any(isinstance(each, msgspec.Meta) for each in getattr(hint, "__metadata__", ())):
         return frozenset()
     hint = _unwrapped(hint)
-    members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    members = _members(hint) or (hint,)
     free = {list[Any]: list, dict[str, Any]: dict}
     return frozenset(free.get(each, each) for each in members if each in _EXACT or each in free)
 
@@ -157,7 +213,25 @@ def _completed(value: Any) -> Any:
 
 def shown(hint: Any) -> str:
     """A hint as its author writes it."""
-    return hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__origin__") else str(hint)
+    if isinstance(hint, type) and not hasattr(hint, "__origin__"):
+        return hint.__name__
+    return _MODULES.sub("", str(hint))
+
+
+def failure_in(value: Any) -> str:
+    """Where a value holds the failure that its node continued with; empty if it holds none."""
+    items = list(enumerate(value)) if isinstance(value, list) else [(None, value)]
+    for number, each in items:
+        error = each.get("error") if isinstance(each, dict) and len(each) == 1 else None
+        if isinstance(error, dict) and {"code", "message"} <= error.keys():
+            return f"item {number} is a tolerated failure" if number is not None else "it is a tolerated failure"
+    return ""
+
+
+def short(value: Any) -> str:
+    """A value as messages show it."""
+    text = repr(value)
+    return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
 
 
 def to_json(value: Any, hook: Callable[[Any], Any] = as_builtin) -> Any:
@@ -170,6 +244,10 @@ def _decode(kind: type, value: Any) -> Any:
         return kind.model_validate(value)  # type: ignore[attr-defined]
     if isinstance(value, kind):
         return value
+    if issubclass(kind, PurePath):
+        if not isinstance(value, str):
+            raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
+        return kind(value)
     raise NotImplementedError(f"{kind.__name__} cannot be made of JSON")
 
 
@@ -251,7 +329,7 @@ def conversion_of(hint: Any, seen: tuple[Any, ...] = ()) -> int:
         return PLAIN if kind in seen else OPAQUE
     if typing.is_typeddict(kind):
         return max((conversion_of(each, (*seen, kind)) for each in hints_of_class(kind).values()), default=PLAIN)
-    known = issubclass(kind, (msgspec.Struct, enum.Enum)) or dataclasses.is_dataclass(kind) or is_model(kind)
+    known = issubclass(kind, (msgspec.Struct, enum.Enum, PurePath)) or dataclasses.is_dataclass(kind) or is_model(kind)
     named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
     if known or named_tuple or hasattr(kind, "__attrs_attrs__") or kind in (*_STRINGS, *_OTHER_ARRAYS):
         return CONVERTED
@@ -268,6 +346,8 @@ def json_kinds(hint: Any) -> frozenset[str] | None:
     kind = origin or hint
     if kind is None or kind is type(None):
         return frozenset(["null"])
+    if isinstance(kind, type) and issubclass(kind, PurePath):
+        return frozenset(["string"])
     for known, name in (((str, *_STRINGS), "string"), ((bool,), "boolean"), ((int, float), "number")):
         if kind in known:
             return frozenset([name])
@@ -293,9 +373,10 @@ def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     hook = partial(_schema, models)
     try:
         schemas, shared = msgspec.json.schema_components(hints, schema_hook=hook, ref_template="#/$defs/{name}")
-    except (TypeError, NotImplementedError):
+    except (TypeError, NotImplementedError, NameError):
         if len(hints) == 1:
-            return [{}], {}
+            members, shared = schemas_of(_members(hints[0])) if _members(hints[0]) else ([], {})
+            return [{"anyOf": members} if members else {}], shared
         found = [schemas_of([hint]) for hint in hints]
         return [schemas[0] for schemas, _ in found], {name: each for _, more in found for name, each in more.items()}
     return list(schemas), {**models, **shared}
@@ -304,7 +385,7 @@ def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
 def _schema(models: dict[str, Any], kind: type) -> dict[str, Any]:
     """The schema of a foreign type; what the schema of a model refers to is added to `models`."""
     if not is_model(kind):
-        return {}
+        return {"type": "string"} if issubclass(kind, PurePath) else {}
     try:
         schema: dict[str, Any] = kind.model_json_schema(ref_template=f"#/$defs/{kind.__name__}.{{model}}")  # type: ignore[attr-defined]
     except Exception:  # It has fields of types that Pydantic has no schema for.

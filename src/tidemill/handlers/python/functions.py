@@ -41,15 +41,16 @@ from tidemill.handlers.python.conversion import (
     ConversionError,
     Converter,
     converter,
+    failure_in,
     hints_of,
     result_check,
+    short,
     shown,
     to_json,
 )
 
 T = TypeVar("T")
 
-VALUE_SHOWN_MAX = 80
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 # Find a function.
@@ -286,7 +287,11 @@ class FunctionSignature(NamedTuple):
                     args[name] = convert(args[name])
                 except ConversionError as error:
                     message = f"{self._name}(…): `{name}` {_misfit(self.hints[name], args[name], error)}"
+                    failure = failure_in(args[name])
                     hint = "pass a value of that type, or change the hint"
+                    if failure:
+                        message = f"{self._name}(…): `{name}` must be {shown(self.hints[name])}, but {failure}"
+                        hint = "take failures out in a task whose hint allows them, such as `list[Any]`"
                     raise Fail("arguments_invalid", message, hint=hint) from None
         return args
 
@@ -330,9 +335,7 @@ class FunctionSignature(NamedTuple):
 
 
 def _misfit(hint: Any, value: Any, error: BaseException) -> str:
-    text = repr(value)
-    text = text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
-    return f"must be {shown(hint)}, but {text} is not: {error}"
+    return f"must be {shown(hint)}, but {short(value)} is not: {error}"
 
 
 # Results.

@@ -83,11 +83,20 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
         hint = "approve or reject, or give it a changes_path"
         return problem("changes_not_possible", f"node {node.id} has no changes_path", hint)
     earlier = _earlier(approval, user)
+    is_open = approval.status == "pending"
+    who = "you" if is_open else approval.decided_by
     if earlier and earlier != command.verb:
-        who = "you" if approval.status == "pending" else approval.decided_by
         message = f"it was already decided: {earlier} by {who}"
         return problem("decision_conflict", message, "see `tidemill approvals show`")
+    given = next((vote.form for vote in reversed(approval.votes) if not is_open or vote.by == user), None)
+    if earlier and command.form is not None and not _is_same_form(command.form, given):
+        message = f"it was already decided with another form: {earlier} by {who}"
+        return problem("decision_conflict", message, "leave out the form to repeat the decision")
     return None
+
+
+def _is_same_form(form: bytes, other: Payload | None) -> bool:
+    return isinstance(other, bytes) and bool(msgspec.json.decode(form) == msgspec.json.decode(other))
 
 
 def _approval(state: State, command: Decide | Delegate) -> Approval | Problem:

@@ -513,3 +513,17 @@ async def test_a_paused_run_still_takes_decisions_and_time_goes_on(mill: Cluster
     assert (await mill.state(decided)).status == "PAUSED"
     await worker.engine.resume(decided)
     assert (await worker.end(decided)).status == "COMPLETED"
+
+
+@simulated
+async def test_a_decision_is_not_repeated_with_another_form(mill: Cluster) -> None:
+    worker = await mill.process()
+    run_id = await worker.start(document(node("a"), human("ok", "a", form=FORM)))
+    refusal = await refused(worker.engine.decide(run_id, "ok", "approve", actor="ada"))
+    assert "has not been reached yet" in str(refusal) and refusal.code == "approval_unknown"
+    await waits(mill, run_id, "ok")
+    for _ in range(2):
+        await worker.engine.decide(run_id, "ok", "approve", actor="ada", form={"amount": 1})
+    other = worker.engine.decide(run_id, "ok", "approve", actor="ada", form={"amount": 999})
+    assert await code_of(other) == "decision_conflict"
+    assert len(await mill.of(run_id, ApprovalDecided)) == 1

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple, NewType, Optional, TypedDict
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from tidemill.handlers.python.conversion import (
     CONVERTED,
     OPAQUE,
     PLAIN,
+    ambiguity,
     conversion_of,
     convert,
     converter,
@@ -139,6 +141,7 @@ def test_what_a_hint_asks_for(hint: Any, expected: int) -> None:
         (date, date(2026, 1, 2)),
         (timedelta, timedelta(seconds=90)),
         (bytes, b"\x00\xff"),
+        (PurePosixPath, PurePosixPath("a/b")),
     ],
 )
 def test_a_value_survives_the_way_through_json(hint: Any, value: Any) -> None:
@@ -159,8 +162,58 @@ def test_a_hint_that_cannot_be_resolved_does_not_hide_the_others() -> None:
     assert hints_of(function) == {"item": Item, "return": type(None)}
 
 
-def test_a_union_that_cannot_be_told_apart_is_left_alone() -> None:
-    assert converter(Item | Order) is None
+@dataclass
+class Counted:
+    sku: str
+    place: str
+
+
+@dataclass
+class Basket:
+    content: Item | Counted
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "made"),
+    [
+        (Item | Counted, {"sku": "a"}, Item("a")),
+        (Item | Counted, {"sku": "a", "place": "b"}, Counted("a", "b")),
+        (Item | Counted | None, None, None),
+        (datetime | date, "2026-01-02", date(2026, 1, 2)),
+        (date | str, "2026-01-02", date(2026, 1, 2)),
+        (date | str, "soon", "soon"),
+        (str | date, "2026-01-02", "2026-01-02"),
+        (Decimal | str | int, 3, 3),
+        (Item | dict[str, Any], {"n": 1}, {"n": 1}),
+        (Model | Item, {"n": 1}, Model(1)),
+    ],
+)
+def test_a_union_is_what_fits_first(hint: Any, value: Any, made: Any) -> None:
+    convert_ = converter(hint)
+    found = value if convert_ is None else convert_(value)
+    assert (type(found), getattr(found, "__dict__", found)) == (type(made), getattr(made, "__dict__", made))
+    assert not ambiguity(hint)
+
+
+def test_a_value_that_no_member_fits_is_refused() -> None:
+    convert_ = converter(Item | Counted | date)
+    assert convert_ is not None
+    with pytest.raises(msgspec.ValidationError, match=r"date: .*; Item: .*`sku`; Counted: .*`sku`$"):
+        convert_({"x": 1})
+
+
+@pytest.mark.parametrize("hint", [list[Item | Counted], Basket, Basket | None, dict[str, date | str]])
+def test_a_union_inside_of_a_hint_is_left_alone_and_named(hint: Any) -> None:
+    assert converter(hint) is None
+    assert ambiguity(hint) in ("Item | Counted", "date | str")
+
+
+def test_a_name_that_is_not_there_is_left_alone() -> None:
+    @dataclass
+    class Partial:
+        n: "Unknown"  # type: ignore[name-defined]  # noqa: F821, UP037
+
+    assert converter(Partial) is None and not ambiguity(Partial) and schemas_of([Partial]) == ([{}], {})
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,14 @@ def test_the_same_decision_again_is_the_same_answer() -> None:
     )
 
 
+def test_the_same_decision_with_another_form_is_refused() -> None:
+    for quorum in (1, 2):
+        run = asked(quorum=quorum)
+        assert run.approve("h", form=b'{"a":1,"b":2}') != []
+        assert run.approve("h", form=b'{"b":2,"a":1}') == run.approve("h") == []
+        assert run.refused(run.decision("approve", "h", form=b'{"a":2}')) == "decision_conflict"
+
+
 def test_a_decision_for_an_earlier_visit_is_too_late() -> None:
     run = asked("h > z", node=human(loop=loop(3)))
     run.approve("h")
