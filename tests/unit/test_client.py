@@ -801,8 +801,13 @@ def test_a_closed_mill_is_freed_with_everything_in_it(url: str) -> None:
             mill.start("waits")
             assert mill.run(HELLO).ok
     del mill
-    gc.collect()
-    assert [each for each in gc.get_objects() if isinstance(each, Engine) and id(each) not in before] == []
+    for _ in range(200):  # A thread that ends may hold its last frame for a moment.
+        gc.collect()
+        kept = [type(each) for each in gc.get_objects() if isinstance(each, Engine) and id(each) not in before]
+        if not kept:
+            break
+        time.sleep(0.02)
+    assert kept == []
 
 
 def test_a_child_that_was_changed_back_is_the_one_that_the_code_defines(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, cast
 
-from tidemill.authoring.control_flow import APPROVAL_TYPE, Exit, Guarded, Loop, Otherwise, Seconds, seconds
+from tidemill.authoring.control_flow import APPROVAL_TYPE, Exit, Guarded, Loop, Otherwise
 from tidemill.authoring.decorators import Recordable
 from tidemill.authoring.document_builder import DocumentBuilder, current_builder, place_in_code, required_builder
 from tidemill.authoring.reference import (
@@ -31,6 +31,7 @@ from tidemill.authoring.reference import (
     hint_of,
     place_of,
 )
+from tidemill.authoring.task_options import Seconds, seconds
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates.template import check_template
 from tidemill.handlers.python.conversion import ConversionError, schemas_of, to_json

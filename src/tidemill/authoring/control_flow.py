@@ -1,134 +1,20 @@
-"""Steps and blocks of a workflow function, their options, and how they become nodes with guards, edges and joins.
+"""Steps and blocks of a workflow function, and how they become nodes with guards, edges and joins.
 
 The first steps of a guarded block carry its condition, or are targets of its exit; the others are skipped with what
 they need. An edge into the body of a loop leads to its entry, and one out of it begins at its exit. A join is derived:
-a step runs when everything that it needs is there, and what it merely accepts may be missing. The values of options are
-checked by readers of the kernel.
+a step runs when everything that it needs is there, and what it merely accepts may be missing.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal
 
 from tidemill.authoring.reference import MISSING, Condition, Expression, Json, Place, cel_of, condition_of
-from tidemill.errors import Problem, Rejected, offered, rejected
-from tidemill.handlers.python.functions import TASK
-from tidemill.kernel.document.fields import NODE, choice, read_table
-from tidemill.kernel.document.problems import DocumentPath, ProblemCollector
-
-if TYPE_CHECKING:
-    from tidemill.authoring.decorators import Task
+from tidemill.errors import Rejected, rejected
 
 APPROVAL_TYPE = "human"
-
-Seconds = float | timedelta
-
-_ISOLATION = choice("inline", "thread", "process")
-_OF_KEYS = {
-    "/timeout_seconds": "timeout",
-    "/retry/backoff_seconds": "retry_delay",
-    "/map/max_parallel": "max_parallel",
-    "/map/tolerate": "tolerate",
-}
-"""The options of keys that have another name or place."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How the nodes of a task or workflow are run; None leaves it to the defaults."""
-
-    name: str | None = None
-    id: str | None = None
-    retries: int | None = None
-    retry_delay: Seconds | None = None
-    retry: Mapping[str, Json] | int | None = None
-    timeout: Seconds | None = None
-    on_error: Literal["fail", "continue"] | None = None
-    compensate: Task[..., Any] | None = None
-    at_most_once: bool = False
-    queue: str | None = None
-    priority: int | None = None
-    isolation: Literal["inline", "thread", "process"] | None = None
-    limits: Mapping[str, Json] | None = None
-    max_parallel: int | None = None
-    tolerate: int | None = None
-    after: tuple[Any, ...] = ()
-
-    def __post_init__(self) -> None:
-        kinds: dict[str, tuple[str, tuple[type, ...]]] = {
-            **dict.fromkeys(("name", "id", "queue", "on_error", "isolation"), ("a text", (str,))),
-            **dict.fromkeys(("retries", "priority", "max_parallel", "tolerate"), ("a whole number", (int,))),
-            **dict.fromkeys(("retry_delay", "timeout"), ("seconds or a timedelta", (int, float, timedelta))),
-            "retry": ("a number of attempts or a mapping as in a document", (int, Mapping)),
-            "limits": ("a mapping as in a document", (Mapping,)),
-            "at_most_once": ("True or False", (bool,)),
-        }
-        for option, (words, types) in kinds.items():
-            value = getattr(self, option)
-            is_wrong_flag = isinstance(value, bool) and bool not in types
-            if value is not None and (is_wrong_flag or not isinstance(value, types)):
-                raise TypeError(f"`{option}` is {words}, not {value!r}")
-        if self.compensate is not None and not hasattr(self.compensate, TASK):
-            words = "a task: the function that undoes it, decorated with @tidemill.task"
-            raise TypeError(f"`compensate` is {words}, not {self.compensate!r}")
-        self._check_values()
-
-    def _check_values(self) -> None:
-        """Raise Rejected for values that no node may have."""
-        found = ProblemCollector()
-        place = DocumentPath(found, "")
-        keys = self.keys(mapped=True)
-        read_table(place, {**keys, "map": {"over": [], **keys["map"]}}, NODE)
-        if self.isolation is not None:
-            _ISOLATION(place, "isolation", self.isolation)
-        if found.problems:
-            raise Rejected([self._as_option(each) for each in found.problems])
-
-    def _as_option(self, problem: Problem) -> Problem:
-        option = _OF_KEYS.get(problem.path, problem.path.split("/")[1])
-        if problem.path == "/retry/max_attempts" and self.retries is not None:
-            option = "retries"
-        message = f"{option}={getattr(self, option)!r}: {problem.message}"
-        return Problem(code="option_invalid", message=message, hint=problem.hint)
-
-    @classmethod
-    def given(cls, options: dict[str, Any]) -> Options:
-        known = [each for each in cls.__dataclass_fields__ if each not in ("id", "after")]
-        for option in options:
-            if option not in known:
-                meant = {"retry_count": "retries", "max_retries": "retries", "timeout_seconds": "timeout"}.get(option)
-                hint = f"did you mean `{meant}`?" if meant else offered(option, known)
-                raise TypeError(f"tidemill.task has no option `{option}`: {hint}")
-        return cls(**options)
-
-    def retry_keys(self) -> dict[str, Json]:
-        retry: dict[str, Json] = {"max_attempts": self.retry} if isinstance(self.retry, int) else dict(self.retry or {})
-        if self.retries is not None:
-            retry["max_attempts"] = self.retries + 1
-        if self.retry_delay is not None:
-            retry["backoff_seconds"] = seconds(self.retry_delay)
-        timeout = {} if self.timeout is None else {"timeout_seconds": seconds(self.timeout)}
-        return {**({"retry": retry} if retry else {}), **timeout}
-
-    def keys(self, *, mapped: bool) -> dict[str, Json]:
-        """The keys of a node that they mean."""
-        bounds = {"max_parallel": self.max_parallel, "tolerate": self.tolerate}
-        given = {"on_error": self.on_error, "queue": self.queue, "priority": self.priority}
-        return {
-            **self.retry_keys(),
-            **{key: value for key, value in given.items() if value is not None},
-            **({"delivery": "at_most_once"} if self.at_most_once else {}),
-            **({"map": {key: value for key, value in bounds.items() if value is not None}} if mapped else {}),
-        }
-
-
-def seconds(given: Seconds) -> float:
-    return given.total_seconds() if isinstance(given, timedelta) else given
 
 
 class Block:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 import msgspec
 
-from tidemill.authoring.control_flow import Options, Seconds
 from tidemill.authoring.document_builder import (
     DocumentBuilder,
     awaited_result,
@@ -27,6 +26,7 @@ from tidemill.authoring.document_builder import (
     place_of_line,
 )
 from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of, misfit
+from tidemill.authoring.task_options import Options, OtherVerb, Seconds
 from tidemill.errors import Problem, for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
     ConversionError,
@@ -53,21 +53,6 @@ CONTEXT = "context"
 """The parameter that receives the attempt's context, and is not passed."""
 CHILD_TYPE = "workflow"
 """The type of nodes that start a child workflow."""
-
-
-class _OtherVerb:
-    """A verb by which other libraries call a task; refused with what to write here."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, task: Recordable[..., Any] | None, owner: type) -> _OtherVerb:
-        if task is None:
-            return self
-        called = ".map(items)" if self._name in ("expand", "starmap", "chunks") else "(…)"
-        called = f"in a workflow function write {task.__name__}{called}"
-        message = f"there is no `{self._name}`: {called}; a run is started by mill.start(workflow, …)"
-        raise AttributeError(message, name=self._name, obj=task)
 
 
 class Recordable(Generic[P, R]):
@@ -120,8 +105,8 @@ class Recordable(Generic[P, R]):
                 return
 
     if not TYPE_CHECKING:
-        submit, delay, apply_async, s, si = (_OtherVerb() for _ in range(5))
-        expand, starmap, chunks = (_OtherVerb() for _ in range(3))
+        submit, delay, apply_async, s, si = (OtherVerb() for _ in range(5))
+        expand, starmap, chunks = (OtherVerb() for _ in range(3))
 
     def options(
         self: S,

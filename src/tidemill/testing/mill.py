@@ -316,7 +316,8 @@ class SimulatedMill:
         **options: Any,
     ) -> RunView:
         """Start a workflow and let time pass until it has ended; `timeout` is that of `result`."""
-        timeout_of(timeout)
+        if timeout_of(timeout) is not None and isinstance(workflow, Workflow) and inputs is None:
+            workflow.refuse_options("run", {"timeout": timeout}, options)
         return self.result(self.start(workflow, inputs, **options), timeout=timeout)
 
     def result(self, run_id: AnyRun, *, timeout: Seconds | None = None) -> RunView:
