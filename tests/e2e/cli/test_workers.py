@@ -23,7 +23,7 @@ from tidemill.cli import main
 from tidemill.cli.app import app
 from tidemill.cli.commands import worker
 from tidemill.cli.commands.serve import ServeOptions, worker_arguments
-from tidemill.cli.commands.worker import without_password
+from tidemill.cli.commands.worker import StatusLines, without_password
 from tidemill.cli.options import retention
 from tidemill.engine.worker.registry import WORKER
 from tidemill.kernel.model import RETENTION_BY_STORE
@@ -261,3 +261,12 @@ async def test_a_worker_with_a_name_tells_tenants_nothing_of_its_machine() -> No
         (found,) = await engine.workers.find()
     assert {name.rpartition("/")[0] for name in names} == {"server"}
     assert (found.host, found.pid) == (socket.gethostname(), os.getpid())
+
+
+def test_a_worker_continues_when_nobody_reads_its_json() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with StatusLines(as_json=True) as lines:
+        os.dup2(writer, lines._json.fileno())  # type: ignore[union-attr]
+        os.close(writer)
+        lines.hurrying(1)

@@ -10,7 +10,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self, TextIO
 
@@ -49,6 +49,7 @@ from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.commands import Verb
 from tidemill.kernel.decide.approvals import as_role, as_user
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.observability.capture import OutputCapture
 from tidemill.settings import Settings, read_settings
 
 POLL_SECONDS = 0.5
@@ -343,7 +344,7 @@ def run(options: RunOptions) -> int:
         warn_of_ignored_config(source.folder)
         imports = options.apps or source.workflow is not None or settings.may_import
         folders = importable(source.folder) if imports else nullcontext()
-        with reserve_stdout() if options.silent else nullcontext(sys.stdout) as out, folders:
+        with reserve_stdout() if options.silent else _whole_lines() as out, folders:
             view, board = _run(options, settings, source, inputs, out)
     except (Rejected, StoreUnusable) as refusal:
         report_refusal(refusal, as_json=options.as_json)
@@ -363,6 +364,17 @@ def run(options: RunOptions) -> int:
     if view.status == "COMPLETED":
         return main.OK
     return main.INTERRUPTED if board.interrupted and view.status == "CANCELLED" else main.FAILED
+
+
+@contextmanager
+def _whole_lines() -> Iterator[TextIO]:
+    """What functions print and the lines about the run do not share a line; a reader that is gone stops nothing."""
+    capture = OutputCapture()
+    capture.install(lines=True)
+    try:
+        yield sys.stdout
+    finally:
+        capture.remove()
 
 
 def _print_detached(options: RunOptions, run_id: str) -> None:
