@@ -166,6 +166,7 @@ LACKS = "import surely_nowhere\n"
         ),
         ("json.py", "functions = {}\n", "app_invalid", "another module is also called json"),
         ("mine_i.py", "functions = {\n", "app_invalid", "cannot be imported: SyntaxError"),
+        ("mine_j.py", "int('x')\n", "app_invalid", "cannot be imported: ValueError: invalid literal"),
     ],
 )
 def test_code_that_cannot_be_used_is_refused(

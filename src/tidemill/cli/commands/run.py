@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self, TextIO
@@ -17,10 +17,11 @@ from typing import Any, Literal, Protocol, Self, TextIO
 from tidemill import client
 from tidemill.ambient import RealAmbient
 from tidemill.cli import main
-from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_pairs, read_source
+from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_pairs, read_source, undeclared
 from tidemill.cli.options import is_server
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
+from tidemill.cli.render.idle import IdleReport
 from tidemill.cli.render.lists import asked_of, decide_command, print_decision
 from tidemill.cli.render.progress import Lines, QuietWatcher
 from tidemill.cli.render.runs import print_end, print_quietly, print_trouble
@@ -412,8 +413,11 @@ def _run(
             options.store, only=run_id, functions=app.functions, handlers=app.handlers, settings=settings
         )
     try:
-        reference = _resumed(mill, options, source) if options.resume else _published(mill, options, source)
-        board = RunProgress(mill.workflow(reference))
+        reference, news = (_resumed(mill, options, source), "") if options.resume else _published(mill, options, source)
+        workflow = mill.workflow(reference)
+        board = RunProgress(workflow, reference=reference)
+        if not options.as_json:
+            print_warnings(undeclared(workflow.inputs, inputs), sys.stderr)
         watcher = _watcher(options, board, out)
         main.start_collector()
         # From here on an interrupt cancels the run.
@@ -427,19 +431,25 @@ def _run(
             events = mill.follow(run_id, live=live, awaited=True)
             mill.start(reference, inputs, key=run_id, labels=labels, submitted_by=options.actor)
         prompter = Prompter(mill, options, watcher)
-        past = _before_retry(mill, run_id) if options.resume else ()
-        _watch(mill, board, watcher, prompter, events, past, live=live, silent=options.silent)
+        if options.resume:
+            news = _catch_up(mill, board, watcher)
+        session = StoreSession(options.store)
+        with IdleReport(mill, session, board, watcher.say) if remote and not options.silent else nullcontext():
+            _watch(mill, board, watcher, prompter, events, live=live, news="" if options.silent else news)
         return mill.show(board.run_id), board
     finally:
         mill.close(timeout_s=CLOSE_SECONDS_MAX)
 
 
-def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
+def _published(mill: Tidemill, options: RunOptions, source: Source) -> tuple[str, str]:
+    """The version that is run, and what to say of it if it is new."""
     with source.located():
         published = mill.publish(source.published, author=options.actor)
     if not options.silent:
         print_warnings(published.warnings, sys.stderr)
-    return f"{published.name}@{published.version}"
+    reference, is_kept = f"{published.name}@{published.version}", not StoreSession(options.store).is_private_store
+    replaces = ", now latest" if published.version > 1 else ""
+    return reference, f"published as {reference}{replaces}" if published.created and is_kept else ""
 
 
 def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
@@ -477,10 +487,18 @@ def _has_changed(mill: Tidemill, run_id: str, source: Source) -> bool:
     return bool(problems) or unpinned(found.document, wanted) != wanted
 
 
-def _before_retry(mill: Tidemill, run_id: str) -> Sequence[Mapping[str, Any]]:
-    """The events up to the latest retry, which are not printed again."""
-    events = mill.events(run_id)
-    return events[: max((event["seq"] for event in events if event["type"] == "RunRetried"), default=0)]
+_AGAIN = {"RunRetried": "retry", "RunForked": "fork", "RunRewound": "rewind"}
+
+
+def _catch_up(mill: Tidemill, board: RunProgress, watcher: Watcher) -> str:
+    """Take in the events up to the latest retry, rewind or fork, and return what to say instead of printing them."""
+    events = mill.events(board.run_id)
+    again = {event["type"]: event["seq"] for event in events if event["type"] in _AGAIN}
+    for event in events[: max(again.values(), default=0)]:
+        watcher.skip(event)
+    completed = [row.name for row in board.rows.values() if row.phase == "COMPLETED"]
+    what = next((_AGAIN[each] for each in _AGAIN if each in again), "")
+    return f"✓ completed before the {what}: {names(completed)}" if again and completed else ""
 
 
 def _watcher(options: RunOptions, board: RunProgress, out: TextIO) -> Watcher:
@@ -503,20 +521,15 @@ def _watch(
     watcher: Watcher,
     prompter: Prompter,
     events: Iterator[dict[str, Any]] | None,
-    past: Sequence[Mapping[str, Any]],
     *,
     live: bool,
-    silent: bool,
+    news: str,
 ) -> None:
     """Follow the run; an interrupt may cancel it, and what follows from that is watched too."""
     answer: Interrupted = "watch"
     with watcher:
-        if past:
-            for event in past:
-                watcher.skip(event)
-            completed = [row.name for row in board.rows.values() if row.phase == "COMPLETED"]
-            if completed and not silent:
-                watcher.say(f"✓ completed before the retry: {names(completed)}", DIM)
+        if news:
+            watcher.say(news, DIM)
         while answer != "detach":
             try:
                 if answer == "cancel":
