@@ -197,22 +197,17 @@ def read_inputs(given: Sequence[str], option: str = "--input") -> dict[str, Any]
     return found
 
 
-_OPENING = (
-    "additionalProperties",
-    "patternProperties",
-    "propertyNames",
-    "unevaluatedProperties",
-    "$ref",
-    "$dynamicRef",
+_OPENING = frozenset(
+    {"additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties"}
+    | {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if"}
 )
-_OPENING += ("allOf", "anyOf", "oneOf", "if")
 """What a schema has that allows names beside its `properties` on purpose, or names them elsewhere."""
 
 
 def undeclared(schema: Any, inputs: Mapping[str, Any]) -> list[Problem]:
     """Warnings of inputs that a schema allows, as JSON Schema does, but does not name: perhaps they are misspelt."""
     named = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(named, dict) or any(word in schema for word in _OPENING):
+    if not isinstance(named, dict) or not _OPENING.isdisjoint(schema):
         return []
     return [
         Problem(

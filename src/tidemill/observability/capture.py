@@ -116,7 +116,7 @@ class TeeStream(io.TextIOBase):
             self.behind.flush()
 
     def _despite_lost_reader(self) -> AbstractContextManager[None]:
-        """A step does not fail, and a command continues, when nobody reads the stream any more."""
+        """A step does not fail, and a command continues, when the stream has lost its reader."""
         return suppress(OSError) if self._lines or OUTPUT_SINK.get() is not None else nullcontext()
 
     @property
@@ -182,7 +182,7 @@ class OutputCapture:
     def install(self, through: Through | None = None, *, labels: bool = False, lines: bool = False) -> None:
         """Install, unless it is installed. `through` maps a standard stream to the one to write to instead.
 
-        With `lines` only whole lines are mixed, and output that nobody reads any more is dropped; with `labels` every
+        With `lines` only whole lines are mixed, and output without a reader is dropped; with `labels` every
         line also begins with the `label` of its sink.
         """
         if self._installed:

@@ -132,7 +132,7 @@ def test_somebody_at_the_terminal_decides(flow: Path) -> None:
     code, text = talk.end()
     assert code == main.OK
     assert "✓ review: approved by user:ada" in text
-    last = text[text.rindex("release  run ") :]
+    last = text[text.rindex("release@1  run ") :]
     assert "✓ review" in last and "✓ completed in" in last
     for filled in ('"when": "day"', '"count": 3', '"why": "12"', '"copies": 2'):
         assert filled in last

@@ -165,10 +165,10 @@ def watch_command(session: StoreSession, run: str) -> int:
 
 def _watch(mill: Tidemill, session: StoreSession, run_id: str) -> int:
     from tidemill.cli.render.board import RunProgress
-    from tidemill.cli.render.idle import IdleReport
     from tidemill.cli.render.live_display import Display
     from tidemill.cli.render.progress import Lines, QuietWatcher
     from tidemill.cli.render.runs import print_end
+    from tidemill.cli.render.why import IdleReport
 
     view = mill.show(run_id)
     reference = f"{view.workflow}@{view.version}"

@@ -10,7 +10,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self, TextIO
 
@@ -21,7 +21,6 @@ from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_pa
 from tidemill.cli.options import is_server
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
-from tidemill.cli.render.idle import IdleReport
 from tidemill.cli.render.lists import asked_of, decide_command, print_decision
 from tidemill.cli.render.progress import Lines, QuietWatcher
 from tidemill.cli.render.runs import print_end, print_quietly, print_trouble
@@ -433,8 +432,7 @@ def _run(
         prompter = Prompter(mill, options, watcher)
         if options.resume:
             news = _catch_up(mill, board, watcher)
-        session = StoreSession(options.store)
-        with IdleReport(mill, session, board, watcher.say) if remote and not options.silent else nullcontext():
+        with _idle_report(mill, options, board, watcher) if remote else nullcontext():
             _watch(mill, board, watcher, prompter, events, live=live, news="" if options.silent else news)
         return mill.show(board.run_id), board
     finally:
@@ -485,6 +483,15 @@ def _has_changed(mill: Tidemill, run_id: str, source: Source) -> bool:
 
     found, (wanted, problems) = mill.document(run_id), normalise(source.document)
     return bool(problems) or unpinned(found.document, wanted) != wanted
+
+
+def _idle_report(
+    mill: Tidemill, options: RunOptions, board: RunProgress, watcher: Watcher
+) -> AbstractContextManager[object]:
+    """Says what the workers of a server cannot run; in a process of its own, a run needs no other worker."""
+    from tidemill.cli.render.why import IdleReport
+
+    return nullcontext() if options.silent else IdleReport(mill, StoreSession(options.store), board, watcher.say)
 
 
 _AGAIN = {"RunRetried": "retry", "RunForked": "fork", "RunRewound": "rewind"}

@@ -122,7 +122,8 @@ def resume_command(session: StoreSession, run: str, **who: Any) -> int:
         return {"run_id": run, "done": done, "status": view.status, "events": view.events}
 
     def show(after: dict[str, Any]) -> None:
-        say(f"{after['done']}; run {run} is {after['status']}")
+        is_now = f"run {run} is {after['status']}"
+        say(f"resumed; {is_now}" if after["done"] == "resumed" else f"{is_now}; it was not paused")
         if missing:
             here, worker = session.command("run", "FILE", "--resume", run), session.command("worker")
             print_hint(f"no worker is running: `{here}` or `{worker}` continues it")

@@ -182,7 +182,7 @@ class StatusLines:
 
     def _say(self, words: str, *, at_once: bool = True, **fields: Any) -> None:
         if self._json is not None:
-            # A worker continues when nobody reads its output any more.
+            # A worker continues without a reader of its output.
             with suppress(OSError):
                 print(json.dumps({**fields, "at_ms": time.time_ns() // 1_000_000}), file=self._json)
             return

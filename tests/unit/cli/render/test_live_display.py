@@ -58,7 +58,7 @@ def test_a_run_is_seen_while_it_runs_and_left_on_the_screen(tmp_path: Path) -> N
         r"boom 1\n",
     ):
         assert re.search(moment, text), moment
-    last = text[text.rindex("parade  run ") :]
+    last = text[text.rindex("parade@1  run ") :]
     for line in (
         r"━{24} 6 of 6 nodes · 1 tolerated · 1 skipped\n",
         r"✓ first ",
