@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 IMAGE_VARIABLE = "TIDEMILL_IMAGE"
 REDIS_RETENTION_DAYS = 7.0
+CONCURRENCY_MAX = 10_000
 LOG = logging.getLogger(__name__)
 
 
@@ -129,6 +130,7 @@ def engine_at(
     from tidemill.triggers.scheduler import serve_schedules
 
     check_tenant_name(tenant)
+    _check_concurrency(concurrency)
     ambient, storage = RealAmbient(), open_storage(url, read_only=read_only)
     processes = SandboxPool() if work else None  # For what is too much for the worker's own process.
     settings, registry = _settings_of(settings or read_settings(), work=work), function_registry(functions)
@@ -166,6 +168,12 @@ def engine_at(
     )
     serve_schedules(engine)
     return engine
+
+
+def _check_concurrency(number: object) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= CONCURRENCY_MAX:
+        message = f"concurrency is {number!r}, and must be a whole number from 1 to {CONCURRENCY_MAX:,}"
+        raise rejected("option_invalid", message, hint="leave it out for 64; work=False runs no nodes")
 
 
 def _tracing(settings: Settings, provider: TracerProvider | None, *, work: bool) -> Tracing | None:

@@ -224,9 +224,10 @@ def test_a_store_that_others_reach_is_named_in_the_command(
 ) -> None:
     told, say = threading.Event(), Lines.say
 
-    def say_and_tell(self: Lines, text: str) -> None:
-        say(self, text)
-        told.set()
+    def say_and_tell(self: Lines, text: str, style: str = "") -> None:
+        say(self, text, style)
+        if "waits" in text:
+            told.set()
 
     monkeypatch.setattr(Lines, "say", say_and_tell)
     url = f"memory://people-{time.monotonic_ns()}"

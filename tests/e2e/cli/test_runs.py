@@ -120,6 +120,9 @@ def test_a_rollback_that_is_not_complete(cli_store: CliStore) -> None:
     for told in (why, shown, events):
         assert "hotel/1" not in told and "hotel" in told
     assert shown.endswith(f"→ what to do about it: tidemill why {run_id}\n") and "retry" not in shown
+    assert "not undone: hotel\n         hotel: no answer [stuck]" in shown
+    of_node = cli_store.fine("runs", "why", run_id, "hotel")
+    assert of_node.startswith("hotel completed") and "; undoing it failed: no answer [stuck]" in of_node
     assert "no answer [stuck]" in why and why.endswith(f"→ tidemill runs rollback {run_id}\n")
     assert matches(r" RollbackFinished       partial · not undone: hotel$", events)
     assert matches(r" CompensationScheduled  hotel", events)

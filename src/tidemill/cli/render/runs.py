@@ -46,6 +46,7 @@ from tidemill.cli.render.terminal import (
     columns,
     console,
     counted,
+    one_line,
     print_warning,
     print_warnings,
     sanitize,
@@ -88,8 +89,19 @@ def print_end(view: RunView, board: RunProgress, why: str = "") -> None:
     for kind, words in (("undone", "↶ undone"), ("left", "! not undone")):
         if steps := view.rollback[kind]:
             print(f"{words}: {names(map(step_name, steps), STEP_COLUMNS)}")
+    for line in not_undone(view.rollback):
+        print(f"  {line}")
     if why and view.status == "FAILED":
         print_hint(f"what to do about it: {why}")
+
+
+def not_undone(rollback: Mapping[str, Any]) -> list[str]:
+    """The first steps of a rollback that could not be undone, with their errors."""
+    errors = islice(rollback.get("errors", {}).items(), UNDO_ERRORS_MAX)
+    return [f"{step_name(key)}: {one_line(error_words(error), columns() - 2)}" for key, error in errors]
+
+
+UNDO_ERRORS_MAX = 5
 
 
 def step_name(key: str) -> str:
@@ -314,7 +326,8 @@ def spending_words(spent: Mapping[str, Any] | None) -> str:
 def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if (rollback := shown["rollback"])["status"] != "none":
         left = names(map(step_name, rollback["left"]))
-        yield "rollback", rollback["status"] + (f", not undone: {left}" if left else "")
+        words = rollback["status"] + (f", not undone: {left}" if left else "")
+        yield "rollback", "\n".join((words, *not_undone(rollback)))
     yield "stuck", shown.get("stuck")
     yield "waits for", names(shown.get("waiting_for") or (), NAME_COLUMNS)
     yield "by", shown.get("submitted_by")

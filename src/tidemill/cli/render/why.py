@@ -90,6 +90,7 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
     if facts := [(label, value) for label, value in _whole(found) if value]:
         print()
         print_facts(facts)
+    print_traceback(plain(found.left_error))
     for warning in found.warnings:
         print_warning(warning)
     if more := len(found.blockers) - min(len(roots), SHOWN_MAX) + found.more_roots + found.more_followers:

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from tidemill.kernel.activation import items_merged
 from tidemill.kernel.decide.completion import UPSTREAM_FAILED
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent
 from tidemill.kernel.explain.blockers import AnyBlocker, Failure, shown
@@ -167,7 +168,7 @@ class NodeHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The latest ends of the nodes that lead to it."""
     blockers: tuple[AnyBlocker, ...] = ()
     error: Failure | None = None
-    """Why its latest visit failed, or its latest attempt."""
+    """Why its latest visit failed, or its latest attempt, or its compensation."""
     values: dict[str, object] = {}
     """What its latest decision read, by the names in `reads`, as far as the store still has it."""
 
@@ -178,14 +179,21 @@ def account_for(state: State, events: Iterable[AnyEvent], node: Node, blockers: 
     own = [step for step in steps if step.node == node.id]
     waits = tuple(each for each in blockers if each.node == node.id)
     visit = state.peek(node.id)
+    steps_back = (step for step in items_merged(state.undo).values() if step.node == node.id)
+    undo = next((step for step in steps_back if step.error is not None and step.status != "done"), None)
+    headline, error = _headline(node.id, own, waits), shown(visit.error)
+    if visit.status not in ("FAILED", "QUEUED", "RUNNING"):
+        error = None if undo is None else shown(undo.error)
+        if error is not None and not waits:
+            headline += f"; undoing it failed: {message_of(error)} [{error.code}]"
     return NodeHistory(
         node=node.id,
         status=visit.status,
-        headline=_headline(node.id, own, waits),
+        headline=headline,
         visits=tuple(own[-STEPS_MAX:]),
         before=tuple(latest[name] for name in node.inbound if name in latest)[:STEPS_MAX],
         blockers=waits,
-        error=shown(visit.error) if visit.status in ("FAILED", "QUEUED", "RUNNING") else None,
+        error=error,
     )
 
 
