@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import resource
 import socket
 import sys
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from tidemill.cli.commands import worker
 from tidemill.cli.commands.serve import ServeOptions, worker_arguments
 from tidemill.cli.commands.worker import StatusLines, without_password
 from tidemill.cli.options import retention
+from tidemill.engine.worker.held_jobs import AttemptReport
 from tidemill.engine.worker.registry import WORKER
 from tidemill.kernel.model import RETENTION_BY_STORE
 
@@ -271,3 +274,36 @@ def test_a_worker_continues_when_nobody_reads_its_json() -> None:
         os.dup2(writer, lines._json.fileno())  # type: ignore[union-attr]
         os.close(writer)
         lines.hurrying(1)
+
+
+async def test_a_result_that_comes_after_a_rewind_is_reported_as_discarded() -> None:
+    told: list[AttemptReport] = []
+    go = [threading.Event(), threading.Event()]
+    calls: list[int] = []
+
+    def slow() -> int:
+        calls.append(1)
+        assert go[len(calls) - 1].wait(20)
+        return len(calls)
+
+    engine = engine_at("memory://", functions={"slow": slow})
+    await engine.open()
+    try:
+        assert engine.worker is not None
+        engine.worker.listener = told.append
+        flow = {"name": "late", "nodes": [{"id": "a", "type": "python", "config": {"function": "slow"}}]}
+        await engine.publish(flow)
+        run_id = await engine.start("late")
+        while not calls:
+            await asyncio.sleep(0.01)
+        await engine.rewind(run_id, "a")
+        while len(calls) < 2:
+            await asyncio.sleep(0.01)
+        go[0].set()
+        while not told:
+            await asyncio.sleep(0.01)
+        go[1].set()
+        await engine.result(run_id, timeout_s=20)
+    finally:
+        await engine.close()
+    assert [report.outcome for report in told] == ["discarded", "completed"]

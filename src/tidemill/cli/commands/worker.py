@@ -62,13 +62,17 @@ from tidemill.storage_urls import without_password
 
 _TRIED = "the worker keeps trying"
 LEVELS = ("debug", "info", "warning", "error")
-_LEVEL_OF = {"completed": "info", "skipped": "info", "waiting": "debug", "retrying": "warning", "failed": "error"}
+_LEVEL_OF = {
+    **dict.fromkeys(("completed", "skipped", "discarded"), "info"),
+    **{"waiting": "debug", "retrying": "warning", "failed": "error"},
+}
 _SIGNS = {
     "completed": ("✓", GREEN),
     "skipped": ("⊘", DIM),
     "waiting": ("◷", MAGENTA),
     "retrying": ("↻", YELLOW),
     "failed": ("✗", RED),
+    "discarded": ("⊘", DIM),
 }
 
 

@@ -173,7 +173,8 @@ def _print_cause(found: Explanation, cause: Cause) -> None:
     _print_head("✗", RED, {"node": cause.node, "visit": cause.visit, "index": cause.index}, "the first cause")
     error = cause.error
     facts = [
-        ("error", error_words(plain(error))),
+        # The headline and the traceback say it already.
+        ("error", "" if error.traceback and error.message in found.headline else error_words(plain(error))),
         ("type", error.type if error.type != "Fail" and error.code != EXCEPTION else ""),
         ("hint", error.hint),
         ("when", moment(cause.at_ms)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -181,7 +182,7 @@ def account_for(state: State, events: Iterable[AnyEvent], node: Node, blockers: 
     visit = state.peek(node.id)
     steps_back = (step for step in items_merged(state.undo).values() if step.node == node.id)
     undo = next((step for step in steps_back if step.error is not None and step.status != "done"), None)
-    headline, error = _headline(node.id, own, waits), shown(visit.error)
+    headline, error = _headline(node.id, own, waits) + _tolerated_items(visit), shown(visit.error)
     if visit.status not in ("FAILED", "QUEUED", "RUNNING"):
         error = None if undo is None else shown(undo.error)
         if error is not None and not waits:
@@ -195,6 +196,20 @@ def account_for(state: State, events: Iterable[AnyEvent], node: Node, blockers: 
         blockers=waits,
         error=error,
     )
+
+
+ITEMS_NAMED_MAX = 3
+
+
+def _tolerated_items(visit: Visit) -> str:
+    """Which items of a completed map failed, the first of them with their errors."""
+    items = visit.map
+    if visit.status != "COMPLETED" or items is None or not items.failed:
+        return ""
+    failed = ((index, shown(act.error)) for index, act in items.known() if act.status == "FAILED")
+    errors = [f"[{index}] {message_of(error)}" for index, error in islice(failed, ITEMS_NAMED_MAX) if error is not None]
+    more = ["…"] if items.failed > ITEMS_NAMED_MAX else []
+    return f"; {items.failed} of its {_counted(items.count, 'item')} failed: {'; '.join(errors + more)}"
 
 
 def _headline(name: str, own: Sequence[PathStep], waits: Sequence[AnyBlocker]) -> str:
