@@ -448,7 +448,12 @@ TABLE: dict[str, list[Row]] = {
     "dlq list": [
         *both("dlq list"),
         *rows("dlq list --run pay-1", "dlq list --code nope", "dlq list --workflow payment --limit 1 --json"),
-        *rows("dlq list --status nope", "dlq list --status discarded", "dlq list --limit 0"),
+        *rows(
+            "dlq list --status nope",
+            "dlq list workflow:payment code:no_account",
+            "dlq list --status discarded",
+            "dlq list --limit 0",
+        ),
         Row("dlq list --status all", (DISCARD,)),
     ],
     "dlq show": [
@@ -459,6 +464,7 @@ TABLE: dict[str, list[Row]] = {
     "dlq retry": [
         *both("dlq retry --run pay-1 --reason again"),
         *both("dlq retry --workflow payment --dry-run"),
+        *rows("dlq retry workflow:payment --dry-run", "dlq retry pay-1 --dry-run"),
         *rows("dlq retry", "dlq retry --run nope", "dlq retry --code no_account --patch repair.json", "dlq retry x"),
         *rows("dlq retry --run pay-1 --config 1", "dlq retry --run pay-1 --node transfer --config '{\"attempts\": 0}'"),
         *both("dlq retry --run pay-1 --patch finished.json"),

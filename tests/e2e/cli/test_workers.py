@@ -294,14 +294,11 @@ async def test_a_result_that_comes_after_a_rewind_is_reported_as_discarded() -> 
         flow = {"name": "late", "nodes": [{"id": "a", "type": "python", "config": {"function": "slow"}}]}
         await engine.publish(flow)
         run_id = await engine.start("late")
-        while not calls:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(eventually, lambda: calls, "it does not get on")
         await engine.rewind(run_id, "a")
-        while len(calls) < 2:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(eventually, lambda: len(calls) == 2, "it does not get on")
         go[0].set()
-        while not told:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(eventually, lambda: told, "it does not get on")
         go[1].set()
         await engine.result(run_id, timeout_s=20)
     finally:

@@ -64,7 +64,9 @@ _TRIED = "the worker keeps trying"
 LEVELS = ("debug", "info", "warning", "error")
 _LEVEL_OF = {
     **dict.fromkeys(("completed", "skipped", "discarded"), "info"),
-    **{"waiting": "debug", "retrying": "warning", "failed": "error"},
+    "waiting": "debug",
+    "retrying": "warning",
+    "failed": "error",
 }
 _SIGNS = {
     "completed": ("✓", GREEN),
