@@ -383,7 +383,9 @@ async def test_the_tags_of_an_unknown_workflow_are_refused(mill: Cluster) -> Non
 @simulated
 async def test_workflows_belong_to_their_tenant(mill: Cluster) -> None:
     _, catalog = await with_versions(mill, 1)
-    assert (await refused(catalog.resolve("other", "test"))).problems[0].hint == "publish it first: `tidemill publish FILE`"
+    assert (await refused(catalog.resolve("other", "test"))).problems[
+        0
+    ].hint == "publish it first: `tidemill publish FILE`"
     assert await catalog.find("other") == ([], None)
     await catalog.publish("other", chain("z"))
     assert (await catalog.tags("other", "test"), await catalog.tags(TENANT, "test")) == ({"latest": 1}, {"latest": 1})

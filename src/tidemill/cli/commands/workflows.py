@@ -20,7 +20,7 @@ from tidemill.cli.render.documents import WORKERS, NodeTypeDetails, print_docume
 from tidemill.cli.render.lists import shares
 from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import Column, print_facts, print_hint, print_rows
-from tidemill.cli.render.terminal import counted, print_warnings
+from tidemill.cli.render.terminal import columns, counted, print_warnings
 from tidemill.cli.session import StoreSession
 from tidemill.cli.user_code import warn_of_ignored_config
 from tidemill.client import Tidemill
@@ -200,6 +200,9 @@ def publish(session: StoreSession, file: str, *, author: str, message: str) -> i
     return session.ask_and_print(ask, lambda published: print_published(published, views, latest[0]))
 
 
+DIGEST_COLUMNS = 81
+
+
 def print_published(published: Published, views: Sequence[NodeTypeView] = (), latest: int = 0) -> None:
     """Print which version something has become, or was already, and which of its types only workers have.
 
@@ -209,7 +212,8 @@ def print_published(published: Published, views: Sequence[NodeTypeView] = (), la
     say(f"{reference} is published" if published.created else f"{reference} has this content already")
     who = {view.node_type.key: NodeTypeDetails(view.node_type, WORKERS, view).workers for view in views}
     types = ", ".join(f"{key} ({who[key]})" if who.get(key) else key for key in published.from_workers)
-    print_facts([("digest", published.digest), ("of workers", types)], indent=2)
+    # A digest is as wide as a small terminal, and stays in one piece.
+    print_facts([("digest", published.digest), ("of workers", types)], indent=2 if columns() > DIGEST_COLUMNS else 0)
     if latest not in (0, published.version):
         print_hint(f"latest stays {published.name}@{latest}; start this one as {reference}")
     print_warnings(published.warnings, sys.stderr)

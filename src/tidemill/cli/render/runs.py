@@ -51,6 +51,7 @@ from tidemill.cli.render.terminal import (
     print_warnings,
     sanitize,
     supports_unicode,
+    text_lines,
 )
 from tidemill.cli.session import StoreSession
 from tidemill.engine.catalog import Diff
@@ -508,7 +509,7 @@ def print_comparison(run_id: str, other_id: str, found: Comparison) -> None:
     first = f"first difference at {found.first_divergence} · " if found.first_divergence else ""
     inputs = "the same inputs" if found.inputs_same else "other inputs"
     outputs = "the same outputs" if found.outputs_same else "other outputs"
-    print(sanitize(f"{first}{len(different)} different, {same} the same · {inputs}, {outputs}"))
+    print(*text_lines(f"{first}{len(different)} different, {same} the same · {inputs}, {outputs}", 0), sep="\n")
 
 
 def _differing(node: Mapping[str, Any]) -> Iterator[Line]:
