@@ -130,7 +130,6 @@ def engine_at(
     from tidemill.triggers.scheduler import serve_schedules
 
     check_tenant_name(tenant)
-    _check_concurrency(concurrency)
     ambient, storage = RealAmbient(), open_storage(url, read_only=read_only)
     processes = SandboxPool() if work else None  # For what is too much for the worker's own process.
     settings, registry = _settings_of(settings or read_settings(), work=work), function_registry(functions)
@@ -140,7 +139,7 @@ def engine_at(
         queues=tuple(queues),
         only=only,
         standing=standing,
-        concurrency=concurrency,
+        concurrency=_checked_concurrency(concurrency),
         value_memory=settings.limits.value_memory,
         grace_ms=grace_ms,
         beat_ms=beat_ms,
@@ -170,10 +169,11 @@ def engine_at(
     return engine
 
 
-def _check_concurrency(number: object) -> None:
+def _checked_concurrency(number: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= CONCURRENCY_MAX:
         message = f"concurrency is {number!r}, and must be a whole number from 1 to {CONCURRENCY_MAX:,}"
         raise rejected("option_invalid", message, hint="leave it out for 64; work=False runs no nodes")
+    return number
 
 
 def _tracing(settings: Settings, provider: TracerProvider | None, *, work: bool) -> Tracing | None:

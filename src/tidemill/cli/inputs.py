@@ -211,7 +211,7 @@ def undeclared(schema: Any, inputs: Mapping[str, Any]) -> list[Problem]:
         return []
     return [
         Problem(
-            code="input_unknown",
+            code="unknown_input",
             message=f"the workflow declares no input {name}",
             path=pointer("/inputs", name),
             hint=offered(name, named),
