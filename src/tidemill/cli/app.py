@@ -81,7 +81,13 @@ def _said(error: click.ClickException) -> str:
         meant = OPTION_SYNONYMS[error.option_name]
         has_it = meant.partition(" ")[0] in known
         return f"No such option {error.option_name!r}." + (f" Did you mean {meant!r}?" if has_it else "")
-    return error.format_message()
+    return "Missing argument 'NODE'." if _lacks_node(error) else error.format_message()
+
+
+def _lacks_node(error: click.ClickException) -> bool:
+    """Whether a decision stands where its node should."""
+    given = error.ctx.params.get("node") if isinstance(error, click.MissingParameter) and error.ctx else None
+    return given in ("approve", "reject", "changes")
 
 
 def _instead(error: click.ClickException, path: str) -> str:
@@ -94,7 +100,7 @@ def _instead(error: click.ClickException, path: str) -> str:
         return f"Inputs are options: `{' '.join(f'-i {word}' for word in extra[1].split())}`."
     if extra and extra[1] == "list":
         return f"`{path}` is the list."
-    if isinstance(error, click.MissingParameter) and context.params.get("node") in ("approve", "reject", "changes"):
+    if _lacks_node(error):
         return f"Before {context.params['node']}, name the node that asks: `tidemill approvals list` shows it."
     return ""
 

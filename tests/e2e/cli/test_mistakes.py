@@ -212,7 +212,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "a list of workers": ("workers list", "Did you mean `tidemill workers`?"),
     "a list of queues": ("queues list", "`tidemill queues` is the list."),
     "a configuration file": ("config show --config nofile.toml", "--config there is no configuration file nofile.toml"),
-    "a decision without a node": ("approvals decide r approve", "name the node that asks"),
+    "a decision without a node": (
+        "approvals decide r approve",
+        "Missing argument 'NODE'. Before approve, name the node that asks",
+    ),
     "a condition for dead letters": ("dlq list worfklow:x", "did you mean `workflow`?"),
     "a node without a dead letter": ("dlq retry code:x run:@last", "there is no run yet"),
     "a run": ("runs show nobody", "tidemill runs list"),
