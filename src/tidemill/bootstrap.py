@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 IMAGE_VARIABLE = "TIDEMILL_IMAGE"
 REDIS_RETENTION_DAYS = 7.0
+CONCURRENCY_MAX = 10_000
 LOG = logging.getLogger(__name__)
 
 
@@ -138,7 +139,7 @@ def engine_at(
         queues=tuple(queues),
         only=only,
         standing=standing,
-        concurrency=concurrency,
+        concurrency=_checked_concurrency(concurrency),
         value_memory=settings.limits.value_memory,
         grace_ms=grace_ms,
         beat_ms=beat_ms,
@@ -166,6 +167,13 @@ def engine_at(
     )
     serve_schedules(engine)
     return engine
+
+
+def _checked_concurrency(number: object) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= CONCURRENCY_MAX:
+        message = f"concurrency is {number!r}, and must be a whole number from 1 to {CONCURRENCY_MAX:,}"
+        raise rejected("option_invalid", message, hint="leave it out for 64; work=False runs no nodes")
+    return number
 
 
 def _tracing(settings: Settings, provider: TracerProvider | None, *, work: bool) -> Tracing | None:

@@ -280,6 +280,14 @@ def test_every_thread_may_call(mill: Tidemill) -> None:
     assert sorted(found) == [f"hello {number}" for number in range(8)]
 
 
+@pytest.mark.parametrize("number", [0, -1, True, "8", 2.0, 10_001])
+def test_a_concurrency_that_is_no_number_of_nodes_is_refused(number: Any) -> None:
+    with pytest.raises(tidemill.Rejected, match=r"concurrency is .*, and must be a whole number from 1 to 10,000"):
+        tidemill.open("memory://", concurrency=number)
+    with pytest.raises(tidemill.Rejected, match="option_invalid"):
+        tidemill.aopen("memory://", concurrency=number)
+
+
 def test_a_call_from_inside_the_loop_is_refused_instead_of_hanging() -> None:
     async def calls_back() -> str:
         try:

@@ -5,6 +5,7 @@ What a command does is in `commands`, and is imported when the command runs, so 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from itertools import chain
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tidemill.cli import main, options
-from tidemill.cli.options import COMMANDS, GROUPS, CommandGroup, LazyCommand, show_help
+from tidemill.cli.options import COMMANDS, GROUPS, OPTION_SYNONYMS, CommandGroup, LazyCommand, show_help
 
 if TYPE_CHECKING:
     from tidemill.cli.session import StoreSession
@@ -58,7 +59,8 @@ def _print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
 
     context = getattr(error, "ctx", None)
     path = PROGRAM if context is None else context.command_path
-    message, hint = " ".join(f"{error.format_message()} {_meaning(error)}".split()), f"Try `{path} --help`."
+    message, hint = " ".join(f"{_said(error)} {_meaning(error)}".split()), f"Try `{path} --help`."
+    hint = " ".join(filter(None, (_instead(error, path), hint)))
     if isinstance(error, click.NoSuchOption) and context and _is_of_a_command(error.option_name, context.command):
         message = f"No such option {error.option_name!r} before the command."
         hint = f"Options follow the command: `{path} COMMAND … {error.option_name}`. {hint}"
@@ -70,6 +72,37 @@ def _print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
         return
     print(f"{PROGRAM}: {sanitize(message)}", file=sys.stderr)
     print(hint, file=sys.stderr)
+
+
+def _said(error: click.ClickException) -> str:
+    """What is wrong, in the words of click; options of other tools get the one that is meant, not the nearest."""
+    if isinstance(error, click.NoSuchOption) and error.option_name in OPTION_SYNONYMS:
+        known = [] if error.ctx is None else chain.from_iterable(each.opts for each in error.ctx.command.params)
+        meant = OPTION_SYNONYMS[error.option_name]
+        has_it = meant.partition(" ")[0] in known
+        return f"No such option {error.option_name!r}." + (f" Did you mean {meant!r}?" if has_it else "")
+    return "Missing argument 'NODE'." if _lacks_node(error) else error.format_message()
+
+
+def _lacks_node(error: click.ClickException) -> bool:
+    """Whether a decision stands where its node should."""
+    given = error.ctx.params.get("node") if isinstance(error, click.MissingParameter) and error.ctx else None
+    return given in ("approve", "reject", "changes")
+
+
+def _instead(error: click.ClickException, path: str) -> str:
+    """What to write instead of arguments that a command does not take or lacks."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return ""
+    extra = re.search(r"unexpected extra arguments? \((.*)\)$", error.format_message())
+    if extra and any(each.name == "given" for each in context.command.params) and "=" in extra[1]:
+        return f"Inputs are options: `{' '.join(f'-i {word}' for word in extra[1].split())}`."
+    if extra and extra[1] == "list":
+        return f"`{path}` is the list."
+    if _lacks_node(error):
+        return f"Before {context.params['node']}, name the node that asks: `tidemill approvals list` shows it."
+    return ""
 
 
 def _is_of_a_command(option: str, group: click.Command) -> bool:

@@ -12,14 +12,15 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from tidemill.errors import Problem, Rejected, rejected
+from tidemill.errors import Problem, Rejected, offered, rejected
+from tidemill.expressions.errors import pointer
 from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document, read_json, read_yaml, with_places
 
 if TYPE_CHECKING:
@@ -194,6 +195,30 @@ def read_inputs(given: Sequence[str], option: str = "--input") -> dict[str, Any]
     if problems:
         raise Rejected(problems)
     return found
+
+
+_OPENING = frozenset(
+    {"additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties"}
+    | {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if"}
+)
+"""What a schema has that allows names beside its `properties` on purpose, or names them elsewhere."""
+
+
+def undeclared(schema: Any, inputs: Mapping[str, Any]) -> list[Problem]:
+    """Warnings of inputs that a schema allows, as JSON Schema does, but does not name: perhaps they are misspelt."""
+    named = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(named, dict) or not _OPENING.isdisjoint(schema):
+        return []
+    return [
+        Problem(
+            code="unknown_input",
+            message=f"the workflow declares no input {name}",
+            path=pointer("/inputs", name),
+            hint=offered(name, named),
+        )
+        for name in inputs
+        if name not in named
+    ]
 
 
 def _read_input(option: str, text: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ reported. The exit codes are a promise to scripts (`docs/reference/cli.md`). Thi
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -91,14 +92,16 @@ TRACEBACK = "TIDEMILL_TRACEBACK"
 
 def guarded(command: Callable[[], int], *, as_json: bool = False) -> int:
     """Run a command; never raise. With `as_json`, errors that a program can react to are printed as JSON."""
+    on_terminal = sys.stdout.isatty()
     try:
         return command()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader (`head`, a pager that was closed) has seen enough.
-        return FAILED
     except Exception as error:
+        # The reader (`head`, a pager or terminal that was closed) has seen enough.
+        lost = isinstance(error, OSError) and error.errno == errno.EIO and on_terminal and not sys.stdout.isatty()
+        if lost or isinstance(error, BrokenPipeError):
+            return FAILED
         return _explain(error, as_json)
 
 

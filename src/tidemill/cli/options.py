@@ -141,6 +141,11 @@ def _set_variable(context: click.Context, name: str, value: str) -> None:
 def _configured(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
     """Name the configuration file."""
     if path is not None:
+        if not os.path.isfile(os.path.expanduser(path)):
+            from tidemill.errors import rejected
+
+            message, hint = f"there is no configuration file {path}", "name a file that exists"
+            raise rejected("config_missing", message, path="--config", hint=hint)
         _set_variable(context, CONFIG_VARIABLE, path)
 
 
@@ -466,8 +471,20 @@ SYNONYMS = {
     **dict.fromkeys(("trigger", "submit", "runs start", "runs trigger", "workflows start"), "start WORKFLOW"),
     **dict.fromkeys(("ps", "list", "ls"), "runs list"),
     **dict.fromkeys(("agent", "workers start"), "worker"),
+    **dict.fromkeys(("lint", "check"), "validate FILE"),
+    **dict.fromkeys(("ui", "web", "dashboard"), "serve"),
+    **dict.fromkeys(("dags", "flows", "pipelines"), "workflows list"),
+    "help": "--help",
+    "test": "verify FILE",
+    "workers list": "workers",
+    "concurrency list": "concurrency",
 }
 """Words of other tools for commands of this one."""
+OPTION_SYNONYMS = {
+    **dict.fromkeys(("--param", "--params", "--arg", "--var", "--inputs", "-p"), "-i NAME=VALUE"),
+    **dict.fromkeys(("--verbose", "--debug", "-v"), ""),
+}
+"""Options of other tools; empty where this one has none for it."""
 
 
 class LazyCommand(click.Command):

@@ -148,7 +148,7 @@ def _of_file(path: Path, said: str) -> ModuleType:
 
 
 def _unimportable(said: str, place: str, error: BaseException) -> Rejected:
-    if isinstance(error, (ModuleNotFoundError, ValueError)) and getattr(error, "name", place) in (place, None):
+    if not place or (isinstance(error, ModuleNotFoundError) and error.name == place):
         return rejected("app_unknown", f"{said}: there is no module {place!r}", hint=HOW)
     where = _place_of(error)
     words = str(error).splitlines()[:1]

@@ -183,6 +183,9 @@ def check_run_id(run_id: Any) -> None:
     if run_id in RESERVED_RUN_IDS:
         message = f"a run with the key {run_id} would have an ambiguous address"
         raise rejected("run_key_invalid", message, hint=f"choose another key, such as {run_id.strip('.') or 'run'}-1")
+    if run_id.startswith("@"):
+        hint = f"leave out the @: {run_id.lstrip('@') or 'run-1'}"
+        raise rejected("run_key_invalid", "a run's key does not begin with @, as @last does", hint=hint)
 
 
 Seconds = float | timedelta

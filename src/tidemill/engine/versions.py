@@ -355,5 +355,5 @@ def unknown_workflow(name: str, known: Sequence[str]) -> Rejected:
         file = shown(name)
         hint = f'this names a file: `tidemill publish {file}` first, or in Python `mill.run(Path("{file}"))`'
     else:
-        hint = ProblemCollector().nearest(name, known) or "publish it first"
+        hint = ProblemCollector().nearest(name, known) or "publish it first: `tidemill publish FILE`"
     return rejected("workflow_unknown", f"no workflow {shown(name)} is published", hint=hint)

@@ -120,10 +120,15 @@ class RunView:
         """What its nodes and child runs have spent on models: `calls`, `tokens`, `cached_tokens`, `cost`."""
         self.warnings: tuple[str, ...] = ()
         """What is odd about a run that completed: that no terminal node of it did."""
-        done = [undo for undo in items_merged(state.undo).values() if undo.status == "done"]
+        steps = items_merged(state.undo)
+        done = [undo for undo in steps.values() if undo.status == "done"]
         done.sort(key=lambda undo: -undo.seq)
         undone = [key_at(undo.node, undo.visit, undo.index) for undo in done]
-        self.rollback = {"status": state.rollback, "undone": undone, "left": list(state.undo_left)}
+        self.rollback: dict[str, Any] = {"status": state.rollback, "undone": undone, "left": list(state.undo_left)}
+        failed = {key: error_view(step.error) for key in state.undo_left if (step := steps.get(key)) and step.error}
+        if failed:
+            # Why steps could not be undone.
+            self.rollback["errors"] = failed
         self.parent = state.parent[0] if state.parent else None
         self.forked_from = list(state.forked_from) if state.forked_from else None
         self._declared = state.outputs is not None

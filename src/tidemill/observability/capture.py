@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, TextIO
 
@@ -61,12 +61,16 @@ _EMIT = logging.StreamHandler.emit.__code__
 class TeeStream(io.TextIOBase):
     """A standard stream that copies text to the sink; everything else is delegated to the stream."""
 
-    def __init__(self, stream: TextIO, source: str, behind: TextIO, labels: bool = False) -> None:
+    def __init__(
+        self, stream: TextIO, source: str, behind: TextIO, *, labels: bool = False, lines: bool = False
+    ) -> None:
         self._stream, self._source, self.behind = stream, source, behind
         self.users = 0
-        self._labels, self._lock = labels, threading.Lock()
+        self._labels, self._lines, self._lock = labels, labels or lines, threading.Lock()
         self._writer, self._unfinished = "", False
         """Whose the last line is, and whether it lacks its end."""
+        self._cut: str | None = None
+        """Whose unfinished line was ended last."""
 
     def remove(self) -> None:
         if getattr(sys, self._source) is self:
@@ -76,19 +80,23 @@ class TeeStream(io.TextIOBase):
         sink = OUTPUT_SINK.get()
         # What a logging handler prints was captured as a record.
         captured = text if sink is None or sys._getframe(1).f_code is _EMIT else sink(self._source, text)
-        if self._labels:
+        if self._lines:
             with self._lock:
-                self._pass_on(self._labelled(str(getattr(sink, "label", "")), captured))
+                self._pass_on(self._in_lines(str(getattr(sink, "label", "")), captured))
         else:
             self._pass_on(captured)
         return len(text)
 
-    def _labelled(self, label: str, text: str) -> str:
-        """The text with its label at the beginning of every line; the unfinished line of another writer is ended."""
+    def _in_lines(self, label: str, text: str) -> str:
+        """The text, each line after its label if wanted; the unfinished line of another writer is ended."""
+        if label == self._cut and text:
+            # `print` writes the end of a line by itself; this one has its end.
+            text, self._cut = text.removeprefix("\n"), None
         if not text:
             return ""
         cut = "\n" if self._unfinished and self._writer != label else ""
-        mark = f"[{label}] " if label else ""
+        self._cut = self._writer if cut else self._cut
+        mark = f"[{label}] " if label and self._labels else ""
         first = mark if cut or not self._unfinished else ""
         self._writer, self._unfinished = label, not text.endswith("\n")
         lines = text.removesuffix("\n").replace("\n", f"\n{mark}")
@@ -96,14 +104,20 @@ class TeeStream(io.TextIOBase):
 
     def _pass_on(self, text: str) -> None:
         """Write to the stream, without a sink: it may be a TeeStream too."""
-        token = OUTPUT_SINK.set(None)
-        try:
-            self.behind.write(text)
-        finally:
-            OUTPUT_SINK.reset(token)
+        with self._despite_lost_reader():
+            token = OUTPUT_SINK.set(None)
+            try:
+                self.behind.write(text)
+            finally:
+                OUTPUT_SINK.reset(token)
 
     def flush(self) -> None:
-        self.behind.flush()
+        with self._despite_lost_reader():
+            self.behind.flush()
+
+    def _despite_lost_reader(self) -> AbstractContextManager[None]:
+        """A step does not fail, and a command continues, when the stream has lost its reader."""
+        return suppress(OSError) if self._lines or OUTPUT_SINK.get() is not None else nullcontext()
 
     @property
     def buffer(self) -> Any:
@@ -165,10 +179,11 @@ class OutputCapture:
     def __init__(self) -> None:
         self._installed: list[TeeStream | CaptureHandler] = []
 
-    def install(self, through: Through | None = None, *, labels: bool = False) -> None:
+    def install(self, through: Through | None = None, *, labels: bool = False, lines: bool = False) -> None:
         """Install, unless it is installed. `through` maps a standard stream to the one to write to instead.
 
-        With `labels` every line that is passed on begins with the `label` of its sink.
+        With `lines` only whole lines are mixed, and output without a reader is dropped; with `labels` every
+        line also begins with the `label` of its sink.
         """
         if self._installed:
             return
@@ -177,7 +192,7 @@ class OutputCapture:
             factory = CaptureHandler()
             logging.setLogRecordFactory(factory)
         self._installed.append(factory)
-        tees = (_tee(source, through, labels) for source in ("stdout", "stderr"))
+        tees = (_tee(source, through, labels, lines) for source in ("stdout", "stderr"))
         self._installed += [tee for tee in tees if tee is not None]
         for each in self._installed:
             each.users += 1
@@ -191,10 +206,10 @@ class OutputCapture:
                 each.remove()
 
 
-def _tee(source: str, through: Through | None, labels: bool) -> TeeStream | None:
+def _tee(source: str, through: Through | None, labels: bool, lines: bool) -> TeeStream | None:
     stream = getattr(sys, source)
     if stream is None or (through is None and isinstance(stream, TeeStream)):
         return stream
-    tee = TeeStream(stream, source, stream if through is None else through(stream), labels)
+    tee = TeeStream(stream, source, stream if through is None else through(stream), labels=labels, lines=lines)
     setattr(sys, source, tee)
     return tee

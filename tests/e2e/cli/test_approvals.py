@@ -132,7 +132,7 @@ def test_somebody_at_the_terminal_decides(flow: Path) -> None:
     code, text = talk.end()
     assert code == main.OK
     assert "✓ review: approved by user:ada" in text
-    last = text[text.rindex("release  run ") :]
+    last = text[text.rindex("release@1  run ") :]
     assert "✓ review" in last and "✓ completed in" in last
     for filled in ('"when": "day"', '"count": 3', '"why": "12"', '"copies": 2'):
         assert filled in last
@@ -224,9 +224,10 @@ def test_a_store_that_others_reach_is_named_in_the_command(
 ) -> None:
     told, say = threading.Event(), Lines.say
 
-    def say_and_tell(self: Lines, text: str) -> None:
-        say(self, text)
-        told.set()
+    def say_and_tell(self: Lines, text: str, style: str = "") -> None:
+        say(self, text, style)
+        if "waits" in text:
+            told.set()
 
     monkeypatch.setattr(Lines, "say", say_and_tell)
     url = f"memory://people-{time.monotonic_ns()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from textwrap import dedent
 
 import pytest
 
+import tidemill
 from tests.fixtures.cli_store import CliStore
 from tests.fixtures.command_line import COMMAND, InProcessCli, environment, eventually, process
 from tidemill.cli import main
@@ -356,3 +358,28 @@ def test_a_task_that_was_renamed_is_patched_from_its_file(tmp_path: Path) -> Non
     (command,) = re.findall(r"differs from flow.py; to use the file: tidemill (.*)", again.err)
     assert process(*command.split(), cwd=tmp_path).code == main.OK
     assert process("run", "flow.py", "--resume", "@last", cwd=tmp_path).out.endswith("\n1\n")
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
+def test_a_run_ends_although_nobody_sees_it_any_more(folder: Path, tmp_path: Path, terminal: bool) -> None:
+    """Neither a step that prints nor the command fails when the terminal or the reader of the pipe is gone."""
+    (folder / "talker_of_runs.py").write_text("import time\ndef talk():\n    time.sleep(1)\n    print('x' * 100_000)\n")
+    file = document(folder, '- {id: a, type: python, retry: 1, config: {function: "talker_of_runs:talk"}}')
+    url, out = f"sqlite:///{tmp_path}/unseen.db", pty.openpty() if terminal else os.pipe()
+    reader, writer = out
+    with (tmp_path / "errors").open("w") as errors:
+        child = subprocess.Popen(
+            [*COMMAND, "run", file, "--store", url],
+            stdin=subprocess.DEVNULL, stdout=writer, stderr=errors, env=environment(),
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        )  # fmt: skip
+    os.close(writer)
+    seen = b""
+    while b"flow" not in seen:
+        seen += os.read(reader, 1000)
+    os.close(reader)
+    assert child.wait(30) == main.FAILED
+    assert (tmp_path / "errors").read_text() == ""
+    with tidemill.open(url, work=False) as mill:
+        (row,), _ = mill.find("")
+        assert row.status == "COMPLETED"

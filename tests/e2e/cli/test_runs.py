@@ -120,6 +120,9 @@ def test_a_rollback_that_is_not_complete(cli_store: CliStore) -> None:
     for told in (why, shown, events):
         assert "hotel/1" not in told and "hotel" in told
     assert shown.endswith(f"→ what to do about it: tidemill why {run_id}\n") and "retry" not in shown
+    assert matches(r"not undone: hotel\n +hotel: no answer \[stuck\]$", shown)
+    of_node = cli_store.fine("runs", "why", run_id, "hotel")
+    assert of_node.startswith("hotel completed") and "; undoing it failed: no answer [stuck]" in of_node
     assert "no answer [stuck]" in why and why.endswith(f"→ tidemill runs rollback {run_id}\n")
     assert matches(r" RollbackFinished       partial · not undone: hotel$", events)
     assert matches(r" CompensationScheduled  hotel", events)
@@ -136,6 +139,15 @@ def test_items_that_are_queued_together_are_one_range(cli_store: CliStore) -> No
     cli_store.until(run_id, lambda view: view.status == "FAILED" and view.nodes["m"]["items"]["done"] > 0)
     told = cli_store.fine("runs", "events", run_id)
     assert "held back" in told and "max_parallel" not in told
+
+
+def test_failed_items_of_a_completed_map_are_told(cli_store: CliStore) -> None:
+    config = {"attempts": "{{ 0 if item else 9 }}", "message": "no {{ index }}", "kind": "odd"}
+    nodes = [{"id": "m", "type": "fail", "config": config, "map": {"over": [1, 0, 0, 0, 0], "tolerate": 4}}]
+    run_id = cli_store.start({"name": "some", "nodes": nodes})
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
+    told = cli_store.json("why", run_id, "m")["headline"]
+    assert told == "m completed; 4 of its 5 items failed: [1] no 1; [2] no 2; [3] no 3; …"
 
 
 def test_a_rewind_names_the_nodes_that_there_are(cli_store: CliStore) -> None:
@@ -278,6 +290,8 @@ def test_a_traceback_is_shown_wherever_a_failure_is(cli_store: CliStore) -> None
         shown = cli_store.fine(*command, run_id)
         assert "Traceback (most recent call last):" in shown and "in loads" in shown, command
         assert "tidemill/" not in shown
+    why = cli_store.fine("why", run_id)
+    assert why.count("JSONDecodeError: Expecting") == 2, "in the head and at the end of the traceback"
     for command in (("dlq", "show"), ("why",)):
         assert "in loads" in cli_store.fine(*command, run_id, "a")
     shown = cli_store.fine("runs", "show", run_id)

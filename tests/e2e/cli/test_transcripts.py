@@ -149,6 +149,8 @@ TABLE: dict[str, list[Row]] = {
         *rows("run hello.yaml", "run hello.yaml --json", "run hello.yaml -q", "run hello.yaml -i name=Ada -q"),
         *rows("run failing.yaml", "run failing.yaml --json", "run failing.yaml --quiet", "run loops.yaml"),
         *rows("run shouting.yaml --app world_steps.py -q", "run shouting.yaml", "run warned.yaml"),
+        *rows("run asking.yaml -i n=1 -i nn=2"),
+        Row("run hello.yaml --resume h-2", ("runs fork hi-1 --node shout --key h-2",)),
         *rows("run asking.yaml", "run asking.yaml -i n", "run asking.yaml -i n=many --json", "run asking.yaml -i @no"),
         *rows("run asking.yaml -i one -i =two -i @three.json", "run asking.yaml -i n=1 --store nonsense"),
         *rows("run hello.yaml --stream greet --json", "run hello.yaml --stream greet", "run hello.yaml --resume nope"),
@@ -163,6 +165,7 @@ TABLE: dict[str, list[Row]] = {
     "publish": [
         *both("publish loops.yaml -m 'the first' --as ada"),
         *both("publish hello.yaml"),
+        Row("publish hello.yaml", ("workflows patch hello --set /description=later",)),
         *both("publish bad.yaml"),
         *rows(
             "publish warned.yaml --author ben", "publish", "publish nope.yaml", "publish hello.yaml --store memory://"
@@ -174,7 +177,13 @@ TABLE: dict[str, list[Row]] = {
         *both("start nope"),
         *rows("start payment:stable --key k", "start payment@1 --key k", "start payment@9", "start payment:nope"),
         Row("runs show hi-3", ("start hello -i name=Cy --key hi-3 -l team=ops --correlation c-1 --as cy",)),
-        *rows("start hello --key hi-1", "start pay-1 --key pay-1", "start hello -l nothing", "start hello -i x"),
+        *rows(
+            "start hello --key hi-4 -i nam=Cy",
+            "start hello --key hi-1",
+            "start pay-1 --key pay-1",
+            "start hello -l nothing",
+            "start hello -i x",
+        ),
         *rows("start", "start hello --store sqlite:///nope.db", "start hello --store memory://", "start payment@x"),
     ],
     "worker": rows(
@@ -337,12 +346,12 @@ TABLE: dict[str, list[Row]] = {
     ],
     "runs pause": [
         *both("runs pause rel-1 --reason lunch --as ada"),
-        *rows("runs pause rel-3", "runs pause hi-1", "runs pause nope", "runs pause"),
+        *rows("runs pause rel-3", "runs pause hi-1", "runs pause pay-1", "runs pause nope", "runs pause"),
         Row("runs events rel-1 --last 1", ("runs pause rel-1 --reason lunch --as ada",)),
     ],
     "runs resume": [
         *both("runs resume rel-3"),
-        *rows("runs resume rel-1", "runs resume hi-1", "runs resume nope", "runs resume"),
+        *rows("runs resume rel-1", "runs resume hi-1", "runs resume pay-1", "runs resume nope", "runs resume"),
         Row("runs events rel-3 --last 1", ("runs resume rel-3",)),
     ],
     "runs rollback": [
@@ -380,7 +389,11 @@ TABLE: dict[str, list[Row]] = {
         *rows("runs fork pay-1 --node transfer --key new", "runs fork pay-1 --at 3 --key new", "runs fork nope"),
         *rows("runs fork pay-1 --node transfer --patch repair.json --key new", "runs fork pay-1 --at 0", "runs fork"),
         *rows("runs fork pay-1 --node nope", "runs fork pay-1 --patch nope.json", "runs fork hi-1 --at 2 --node a"),
-        *rows("runs fork hi-1 --key hi-2", "runs fork pay-1 --patch bad-patch.json"),
+        *rows(
+            "runs fork hi-1 --key hi-2",
+            "runs fork hi-1 --node shout --key new -i nmae=Cy",
+            "runs fork pay-1 --patch bad-patch.json",
+        ),
         Row("runs show new", ("runs fork pay-1 --node transfer --key new --as ada",)),
     ],
     "runs patch": [
@@ -435,7 +448,12 @@ TABLE: dict[str, list[Row]] = {
     "dlq list": [
         *both("dlq list"),
         *rows("dlq list --run pay-1", "dlq list --code nope", "dlq list --workflow payment --limit 1 --json"),
-        *rows("dlq list --status nope", "dlq list --status discarded", "dlq list --limit 0"),
+        *rows(
+            "dlq list --status nope",
+            "dlq list workflow:payment code:no_account",
+            "dlq list --status discarded",
+            "dlq list --limit 0",
+        ),
         Row("dlq list --status all", (DISCARD,)),
     ],
     "dlq show": [
@@ -446,6 +464,7 @@ TABLE: dict[str, list[Row]] = {
     "dlq retry": [
         *both("dlq retry --run pay-1 --reason again"),
         *both("dlq retry --workflow payment --dry-run"),
+        *rows("dlq retry workflow:payment --dry-run", "dlq retry pay-1 --dry-run"),
         *rows("dlq retry", "dlq retry --run nope", "dlq retry --code no_account --patch repair.json", "dlq retry x"),
         *rows("dlq retry --run pay-1 --config 1", "dlq retry --run pay-1 --node transfer --config '{\"attempts\": 0}'"),
         *both("dlq retry --run pay-1 --patch finished.json"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import resource
 import socket
 import sys
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,9 @@ from tidemill.cli import main
 from tidemill.cli.app import app
 from tidemill.cli.commands import worker
 from tidemill.cli.commands.serve import ServeOptions, worker_arguments
-from tidemill.cli.commands.worker import without_password
+from tidemill.cli.commands.worker import StatusLines, without_password
 from tidemill.cli.options import retention
+from tidemill.engine.worker.held_jobs import AttemptReport
 from tidemill.engine.worker.registry import WORKER
 from tidemill.kernel.model import RETENTION_BY_STORE
 
@@ -166,6 +169,7 @@ LACKS = "import surely_nowhere\n"
         ),
         ("json.py", "functions = {}\n", "app_invalid", "another module is also called json"),
         ("mine_i.py", "functions = {\n", "app_invalid", "cannot be imported: SyntaxError"),
+        ("mine_j.py", "int('x')\n", "app_invalid", "cannot be imported: ValueError: invalid literal"),
     ],
 )
 def test_code_that_cannot_be_used_is_refused(
@@ -261,3 +265,42 @@ async def test_a_worker_with_a_name_tells_tenants_nothing_of_its_machine() -> No
         (found,) = await engine.workers.find()
     assert {name.rpartition("/")[0] for name in names} == {"server"}
     assert (found.host, found.pid) == (socket.gethostname(), os.getpid())
+
+
+def test_a_worker_continues_when_nobody_reads_its_json() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with StatusLines(as_json=True) as lines:
+        os.dup2(writer, lines._json.fileno())  # type: ignore[union-attr]
+        os.close(writer)
+        lines.hurrying(1)
+
+
+async def test_a_result_that_comes_after_a_rewind_is_reported_as_discarded() -> None:
+    told: list[AttemptReport] = []
+    go = [threading.Event(), threading.Event()]
+    calls: list[int] = []
+
+    def slow() -> int:
+        calls.append(1)
+        assert go[len(calls) - 1].wait(20)
+        return len(calls)
+
+    engine = engine_at("memory://", functions={"slow": slow})
+    await engine.open()
+    try:
+        assert engine.worker is not None
+        engine.worker.listener = told.append
+        flow = {"name": "late", "nodes": [{"id": "a", "type": "python", "config": {"function": "slow"}}]}
+        await engine.publish(flow)
+        run_id = await engine.start("late")
+        await asyncio.to_thread(eventually, lambda: calls, "it does not get on")
+        await engine.rewind(run_id, "a")
+        await asyncio.to_thread(eventually, lambda: len(calls) == 2, "it does not get on")
+        go[0].set()
+        await asyncio.to_thread(eventually, lambda: told, "it does not get on")
+        go[1].set()
+        await engine.result(run_id, timeout_s=20)
+    finally:
+        await engine.close()
+    assert [report.outcome for report in told] == ["discarded", "completed"]

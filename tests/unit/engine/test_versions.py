@@ -337,8 +337,8 @@ async def test_a_publisher_and_a_tagger_at_once_both_succeed(mill: Cluster) -> N
     [
         ("tset", "workflow_unknown", "`test`"),
         ("Test", "workflow_unknown", "`test`"),
-        ("zzz", "workflow_unknown", "publish it first"),
-        ("", "workflow_unknown", "publish it first"),
+        ("zzz", "workflow_unknown", "publish it first: `tidemill publish FILE`"),
+        ("", "workflow_unknown", "publish it first: `tidemill publish FILE`"),
         (":stable", "workflow_unknown", ""),
         ("\ud800", "workflow_unknown", ""),
         pytest.param("x" * 10_000, "workflow_unknown", "", id="long-name"),
@@ -383,7 +383,9 @@ async def test_the_tags_of_an_unknown_workflow_are_refused(mill: Cluster) -> Non
 @simulated
 async def test_workflows_belong_to_their_tenant(mill: Cluster) -> None:
     _, catalog = await with_versions(mill, 1)
-    assert (await refused(catalog.resolve("other", "test"))).problems[0].hint == "publish it first"
+    assert (await refused(catalog.resolve("other", "test"))).problems[
+        0
+    ].hint == "publish it first: `tidemill publish FILE`"
     assert await catalog.find("other") == ([], None)
     await catalog.publish("other", chain("z"))
     assert (await catalog.tags("other", "test"), await catalog.tags(TENANT, "test")) == ({"latest": 1}, {"latest": 1})

@@ -266,3 +266,59 @@ def test_lines_say_whose_they_are_and_do_not_mix(capsys: pytest.CaptureFixture[s
     ]
     assert first.text == "one line\nand anotherunfinishedbegun and ended\n".replace("another", "another\n", 1)
     assert err == "" or err.startswith("[run-2 b:2] careful")
+
+
+class Unread(io.StringIO):
+    """A pipe whose reader is gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+def test_a_step_does_not_fail_because_nobody_reads_its_output() -> None:
+    listener = Listener()
+
+    def act() -> None:
+        print("still captured", flush=True)
+        sys.stdout.buffer.write(b"as bytes\n")
+
+    with redirect_stdout(Unread()):
+        listening(listener, act)
+        # The caller's own output fails as ever.
+        with ears(), pytest.raises(BrokenPipeError):
+            print("mine")
+    assert listener.text == "still captured\nas bytes\n"
+
+
+@pytest.mark.parametrize("how", [{"labels": True}, {"lines": True}])
+def test_a_command_continues_when_nobody_reads_its_output(how: dict[str, bool]) -> None:
+    capture = OutputCapture()
+    with redirect_stdout(Unread()):
+        capture.install(**how)
+        try:
+            print("a status line", flush=True)
+        finally:
+            capture.remove()
+
+
+def test_only_whole_lines_are_mixed(capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = contextvars.copy_context(), contextvars.copy_context()
+    one.run(OUTPUT_SINK.set, Labelled("run-1 a"))
+    other.run(OUTPUT_SINK.set, Labelled("run-1 b"))
+    capture = OutputCapture()
+    capture.install(lines=True)
+    try:
+        one.run(print, "about to fail", end="")
+        print("✓ a")
+        one.run(print, " zz")
+        one.run(sys.stdout.write, "first")
+        other.run(sys.stdout.write, "second")
+        one.run(sys.stdout.write, "\n")
+        other.run(sys.stdout.write, "\n")
+        one.run(print)
+    finally:
+        capture.remove()
+    assert capsys.readouterr().out == "about to fail\n✓ a\n zz\nfirst\nsecond\n\n"

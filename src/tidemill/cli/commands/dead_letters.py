@@ -17,18 +17,45 @@ dlq = options.new_group("dlq")
 of_code = options.option("--code", metavar="CODE", about="Only failures with this error code.")
 
 
+query = options.argument(
+    "query", "[QUERY]...", "workflow:NAME, code:CODE, node:NODE or run:RUN; a run or @last.", nargs=-1, required=False
+)
+NAMES = ("run", "workflow", "node", "code")
+
+
+def _wanted(session: StoreSession, words: tuple[str, ...], given: dict[str, str | None]) -> dict[str, str | None]:
+    """What the options and the words of a query say. Raises Rejected."""
+    from tidemill.errors import offered, rejected
+
+    found = dict(given)
+    for word in words:
+        name, colon, value = word.partition(":")
+        if not colon:
+            name, value = "run", word
+        if name not in NAMES:
+            hint = offered(name, NAMES)
+            raise rejected("query_term_unknown", f"`{word}` is not a condition for dead letters", hint=hint)
+        if found.get(name) is not None:
+            raise rejected("option_invalid", f"{name} is given twice", hint="give it once")
+        found[name] = session.run_id(value) if name == "run" else value
+    return found
+
+
 @dlq.command("list")
+@query
 @options.of_run
 @options.of_workflow
 @of_code
 @options.option("--status", metavar="STATUS", default="open", about="open, reprocessed, discarded or all.")
 @options.page
 @options.on_store()
-def list_command(session: StoreSession, status: str, limit: int, after: str | None, **wanted: str | None) -> int:
+def list_command(
+    session: StoreSession, query: tuple[str, ...], status: str, limit: int, after: str | None, **wanted: str | None
+) -> int:
     """List open dead letters, newest first; --status shows others."""
     from tidemill.cli.render.lists import list_page
 
-    terms = options.status_terms(status, wanted)
+    terms = options.status_terms(status, _wanted(session, query, wanted))
     return list_page(session, "dead_letters", lambda mill: mill.dead_letters(terms, after=after, limit=limit))
 
 
@@ -50,6 +77,7 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 
 
 @dlq.command("retry")
+@query
 @options.of_run
 @options.option("--node", metavar="NODE", about="Of this node.")
 @options.of_workflow
@@ -71,7 +99,7 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 @options.on_store()
 def retry_command(
     session: StoreSession,
-    run: str | None,
+    query: tuple[str, ...],
     patch: str | None,
     sets: tuple[str, ...],
     config: str | None,
@@ -80,7 +108,8 @@ def retry_command(
 ) -> int:
     """Retry dead letters.
 
-    Select them by --run, --workflow, --node or --code. --patch, --set or --config repairs the runs first.
+    Select them by a query, or by --run, --workflow, --node or --code. --patch, --set or --config repairs the runs
+    first.
     """
     from tidemill.cli.inputs import read_edits, read_value
     from tidemill.cli.render.runs import print_reprocessed
@@ -89,7 +118,10 @@ def retry_command(
         corrected = {} if config is None else {"config": read_value("--config", config)}
         # What is set need not be in every document yet.
         operations = read_edits(patch, sets, lambda: None) if patch is not None or sets else None
-        return mill.reprocess(**corrected, run_id=run, operations=operations, dry_run=dry_run, **given)
+        return mill.reprocess(**corrected, run_id=run, operations=operations, dry_run=dry_run, **{**given, **wanted})
+
+    wanted = _wanted(session, query, {name: given.pop(name) for name in NAMES})
+    run = wanted.pop("run")
 
     def ends(outcome: Reprocessed) -> int:
         return main.REFUSED if outcome.matched and not outcome.handled else main.OK

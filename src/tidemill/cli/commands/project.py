@@ -168,21 +168,22 @@ def _watch(mill: Tidemill, session: StoreSession, run_id: str) -> int:
     from tidemill.cli.render.live_display import Display
     from tidemill.cli.render.progress import Lines, QuietWatcher
     from tidemill.cli.render.runs import print_end
+    from tidemill.cli.render.why import IdleReport
 
     view = mill.show(run_id)
-    board = RunProgress(mill.workflow(f"{view.workflow}@{view.version}"))
-    board.run_id = view.run_id
+    reference = f"{view.workflow}@{view.version}"
+    board = RunProgress(mill.workflow(reference), view.run_id, reference=reference)
     watcher: Display | Lines | QuietWatcher
     if session.as_json:
         watcher = QuietWatcher(board)
     else:
         watcher = Display(board, console()) if supports_unicode() else Lines(board)
     try:
-        with watcher:
+        with watcher, IdleReport(mill, session, board, watcher.say) as idle:
             for event in mill.follow(view.run_id, live=not session.as_json):
                 watcher.see(event)
-                if event.get("seq") == view.events and (idle := _without_worker(mill, view.run_id)):
-                    watcher.say(f"◷ {idle} · {session.command('worker')}")
+                if event.get("seq") == view.events:
+                    idle.look()
     except KeyboardInterrupt:
         command = session.command("watch", view.run_id)
         print(f"run {view.run_id} continues; watch it again: {command}", file=sys.stderr)
@@ -193,14 +194,6 @@ def _watch(mill: Tidemill, session: StoreSession, run_id: str) -> int:
     else:
         print_end(view, board, why=session.command("why", view.run_id))
     return main.OK if view.status == "COMPLETED" else main.FAILED
-
-
-def _without_worker(mill: Tidemill, run_id: str) -> str:
-    """What waits in vain for a worker; empty if one is there."""
-    from tidemill.kernel.explain.blockers import Worker
-
-    found = (each for each in mill.why(run_id).blockers if isinstance(each, Worker) and each.need == "no_worker")
-    return next((each.words for each in found), "")
 
 
 # config

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self, TextIO
 
 from tidemill import client
 from tidemill.ambient import RealAmbient
 from tidemill.cli import main
-from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_pairs, read_source
+from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_pairs, read_source, undeclared
 from tidemill.cli.options import is_server
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
@@ -49,6 +49,7 @@ from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.commands import Verb
 from tidemill.kernel.decide.approvals import as_role, as_user
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.observability.capture import OutputCapture
 from tidemill.settings import Settings, read_settings
 
 POLL_SECONDS = 0.5
@@ -343,7 +344,7 @@ def run(options: RunOptions) -> int:
         warn_of_ignored_config(source.folder)
         imports = options.apps or source.workflow is not None or settings.may_import
         folders = importable(source.folder) if imports else nullcontext()
-        with reserve_stdout() if options.silent else nullcontext(sys.stdout) as out, folders:
+        with reserve_stdout() if options.silent else _whole_lines() as out, folders:
             view, board = _run(options, settings, source, inputs, out)
     except (Rejected, StoreUnusable) as refusal:
         report_refusal(refusal, as_json=options.as_json)
@@ -363,6 +364,17 @@ def run(options: RunOptions) -> int:
     if view.status == "COMPLETED":
         return main.OK
     return main.INTERRUPTED if board.interrupted and view.status == "CANCELLED" else main.FAILED
+
+
+@contextmanager
+def _whole_lines() -> Iterator[TextIO]:
+    """What functions print and the lines about the run do not share a line; a reader that is gone stops nothing."""
+    capture = OutputCapture()
+    capture.install(lines=True)
+    try:
+        yield sys.stdout
+    finally:
+        capture.remove()
 
 
 def _print_detached(options: RunOptions, run_id: str) -> None:
@@ -400,8 +412,11 @@ def _run(
             options.store, only=run_id, functions=app.functions, handlers=app.handlers, settings=settings
         )
     try:
-        reference = _resumed(mill, options, source) if options.resume else _published(mill, options, source)
-        board = RunProgress(mill.workflow(reference))
+        reference, news = (_resumed(mill, options, source), "") if options.resume else _published(mill, options, source)
+        workflow = mill.workflow(reference)
+        board = RunProgress(workflow, reference=reference)
+        if not options.as_json:
+            print_warnings(undeclared(workflow.inputs, inputs), sys.stderr)
         watcher = _watcher(options, board, out)
         main.start_collector()
         # From here on an interrupt cancels the run.
@@ -415,19 +430,24 @@ def _run(
             events = mill.follow(run_id, live=live, awaited=True)
             mill.start(reference, inputs, key=run_id, labels=labels, submitted_by=options.actor)
         prompter = Prompter(mill, options, watcher)
-        past = _before_retry(mill, run_id) if options.resume else ()
-        _watch(mill, board, watcher, prompter, events, past, live=live, silent=options.silent)
+        if options.resume:
+            news = _catch_up(mill, board, watcher)
+        with _idle_report(mill, options, board, watcher) if remote else nullcontext():
+            _watch(mill, board, watcher, prompter, events, live=live, news="" if options.silent else news)
         return mill.show(board.run_id), board
     finally:
         mill.close(timeout_s=CLOSE_SECONDS_MAX)
 
 
-def _published(mill: Tidemill, options: RunOptions, source: Source) -> str:
+def _published(mill: Tidemill, options: RunOptions, source: Source) -> tuple[str, str]:
+    """The version that is run, and what to say of it if it is new."""
     with source.located():
         published = mill.publish(source.published, author=options.actor)
     if not options.silent:
         print_warnings(published.warnings, sys.stderr)
-    return f"{published.name}@{published.version}"
+    reference, is_kept = f"{published.name}@{published.version}", not StoreSession(options.store).is_private_store
+    replaces = ", now latest" if published.version > 1 else ""
+    return reference, f"published as {reference}{replaces}" if published.created and is_kept else ""
 
 
 def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
@@ -465,10 +485,27 @@ def _has_changed(mill: Tidemill, run_id: str, source: Source) -> bool:
     return bool(problems) or unpinned(found.document, wanted) != wanted
 
 
-def _before_retry(mill: Tidemill, run_id: str) -> Sequence[Mapping[str, Any]]:
-    """The events up to the latest retry, which are not printed again."""
-    events = mill.events(run_id)
-    return events[: max((event["seq"] for event in events if event["type"] == "RunRetried"), default=0)]
+def _idle_report(
+    mill: Tidemill, options: RunOptions, board: RunProgress, watcher: Watcher
+) -> AbstractContextManager[object]:
+    """Says what the workers of a server cannot run; in a process of its own, a run needs no other worker."""
+    from tidemill.cli.render.why import IdleReport
+
+    return nullcontext() if options.silent else IdleReport(mill, StoreSession(options.store), board, watcher.say)
+
+
+_AGAIN = {"RunRetried": "retry", "RunForked": "fork", "RunRewound": "rewind"}
+
+
+def _catch_up(mill: Tidemill, board: RunProgress, watcher: Watcher) -> str:
+    """Take in the events up to the latest retry, rewind or fork, and return what to say instead of printing them."""
+    events = mill.events(board.run_id)
+    again = {event["type"]: event["seq"] for event in events if event["type"] in _AGAIN}
+    for event in events[: max(again.values(), default=0)]:
+        watcher.skip(event)
+    completed = [row.name for row in board.rows.values() if row.phase == "COMPLETED"]
+    what = next((_AGAIN[each] for each in _AGAIN if each in again), "")
+    return f"✓ completed before the {what}: {names(completed)}" if again and completed else ""
 
 
 def _watcher(options: RunOptions, board: RunProgress, out: TextIO) -> Watcher:
@@ -491,20 +528,15 @@ def _watch(
     watcher: Watcher,
     prompter: Prompter,
     events: Iterator[dict[str, Any]] | None,
-    past: Sequence[Mapping[str, Any]],
     *,
     live: bool,
-    silent: bool,
+    news: str,
 ) -> None:
     """Follow the run; an interrupt may cancel it, and what follows from that is watched too."""
     answer: Interrupted = "watch"
     with watcher:
-        if past:
-            for event in past:
-                watcher.skip(event)
-            completed = [row.name for row in board.rows.values() if row.phase == "COMPLETED"]
-            if completed and not silent:
-                watcher.say(f"✓ completed before the retry: {names(completed)}", DIM)
+        if news:
+            watcher.say(news, DIM)
         while answer != "detach":
             try:
                 if answer == "cancel":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,35 @@ def plain_act(name: str, done: str, about: str, *more: options.Decorator, follow
     return command
 
 
+@click.command("resume")
+@options.run
+@options.who
+@options.on_store()
+def resume_command(session: StoreSession, run: str, **who: Any) -> int:
+    """Resume a paused run."""
+    from tidemill.cli.render.runs import say
+    from tidemill.cli.render.tables import print_hint
+
+    def ask(mill: Tidemill) -> dict[str, Any]:
+        was = mill.show(run).status
+        mill.resume(run, **who)
+        view = mill.show(run)
+        if not options.is_server(session.store) and not any(each.state == "alive" for each in mill.workers()):
+            missing.append("worker")
+        done = "resumed" if was == "PAUSED" else "was not paused"
+        return {"run_id": run, "done": done, "status": view.status, "events": view.events}
+
+    def show(after: dict[str, Any]) -> None:
+        is_now = f"run {run} is {after['status']}"
+        say(f"resumed; {is_now}" if after["done"] == "resumed" else f"{is_now}; it was not paused")
+        if missing:
+            here, worker = session.command("run", "FILE", "--resume", run), session.command("worker")
+            print_hint(f"no worker is running: `{here}` or `{worker}` continues it")
+
+    missing: list[str] = []
+    return session.ask_and_print(ask, show)
+
+
 PLAIN = (
     plain_act("retry", RETRIED, "Retry a failed or cancelled run from where it stopped.", options.did_not_happen),
     plain_act(
@@ -123,7 +153,7 @@ PLAIN = (
         options.flag("--force", about="Cancel even during a rollback."),
     ),
     plain_act("pause", "paused", "Pause a run: start no new nodes until it is resumed.\n\nRunning nodes may finish."),
-    plain_act("resume", "resumed", "Resume a paused run."),
+    resume_command,
     plain_act(
         "rollback",
         "rollback requested",
@@ -250,17 +280,20 @@ def fork_command(
     The new run copies the history up to an event, or up to the node that runs again. Inputs replace those of the same
     name; the others are those of the run.
     """
-    from tidemill.cli.inputs import Source, read_change, read_inputs, read_pairs
+    from tidemill.cli.inputs import Source, read_change, read_inputs, read_pairs, undeclared
+    from tidemill.cli.render.terminal import print_warnings
 
     def ask(mill: Tidemill) -> dict[str, Any]:
         change = None
         if patch is not None or sets:
             change = read_change(patch, sets, lambda: mill.document(run).document)
-        whole = change if isinstance(change, Source) else None
+        whole, inputs = change if isinstance(change, Source) else None, read_inputs(given) if given else None
+        if inputs and change is None and not session.as_json:
+            print_warnings(undeclared(mill.document(run).document.get("inputs"), inputs), sys.stderr)
         with whole.located() if whole is not None else nullcontext():
             new = mill.fork(
                 run,
-                inputs=read_inputs(given) if given else None,
+                inputs=inputs,
                 patch=change if whole is None else None,
                 document=None if whole is None else whole.document,
                 labels=read_pairs("--label", labels) if labels else None,
@@ -289,8 +322,6 @@ def bulk_command(session: StoreSession, action: BulkAction, query: tuple[str, ..
 
     --dry-run lists them. Otherwise the command asks first; without a terminal it needs --yes.
     """
-    import sys
-
     from msgspec.structs import replace
 
     from tidemill.cli import main

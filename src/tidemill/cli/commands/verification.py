@@ -28,6 +28,7 @@ from tidemill.cli.render.terminal import (
     print_json,
     reserve_stdout,
     sanitize,
+    text_lines,
 )
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.errors import Rejected
@@ -123,7 +124,8 @@ def print_report(report: Report, options: VerifyOptions) -> None:
     for node, times in report.keyed.items():
         times_said = "1 history" if times == 1 else f"{times} histories"
         said = f"{node} was repeated in {times_said}, under the same effect key"
-        print_hint(f"{said}: a receiver that honours it sees one effect")
+        lines = text_lines(f"{said}: a receiver that honours it sees one effect", 2)
+        print_hint("\n  ".join(lines))
     _print_verdict(report, options)
 
 
@@ -169,7 +171,12 @@ def _print_finding(finding: CrashFinding, options: VerifyOptions) -> None:
     mark = paint("✗", RED) if is_error else paint("!", YELLOW)
     name = "standard input" if options.file == STDIN else sanitize(options.file)
     place = f"  {name}:{finding.line}" if finding.line else f"  {finding.path}" if finding.path else ""
-    print(f"{mark} {paint(sanitize(finding.message), BOLD)}{paint(place, DIM)}")
+    *lines, last = text_lines(finding.message, 2) or [""]
+    for number, line in enumerate(lines):
+        print(f"{' ' if number else mark} {paint(line, BOLD)}")
+    # The place stays in one piece.
+    place = f"\n{place}" if len(last) + len(place) + 2 > columns() else place
+    print(f"{' ' if lines else mark} {paint(last, BOLD)}{paint(place, DIM)}")
     for number, line in enumerate(folded(sanitize(finding.hint), columns() - 4)):
         print(f"  {'→' if number == 0 else ' '} {line}")
     if options.seed is None and finding.seeds != [0]:
@@ -200,6 +207,6 @@ def _print_verdict(report: Report, options: VerifyOptions) -> None:
         ends = "every run ended" if options.seed is None else "the run ended"
         said = f"{ends}, and no effect was lost" if warned else f"{ends} as without a crash, and no effect was lost"
         more = f", {counted(warned, 'warning')}" if warned else ""
-        print(f"{paint('✓', GREEN)} {said}{more}: {tried}")
+        print(paint("✓", GREEN), "\n  ".join(text_lines(f"{said}{more}: {tried}", 2)))
     else:
         print(f"{paint('✓', GREEN)} no worker was killed: {seconds}")

@@ -62,13 +62,19 @@ from tidemill.storage_urls import without_password
 
 _TRIED = "the worker keeps trying"
 LEVELS = ("debug", "info", "warning", "error")
-_LEVEL_OF = {"completed": "info", "skipped": "info", "waiting": "debug", "retrying": "warning", "failed": "error"}
+_LEVEL_OF = {
+    **dict.fromkeys(("completed", "skipped", "discarded"), "info"),
+    "waiting": "debug",
+    "retrying": "warning",
+    "failed": "error",
+}
 _SIGNS = {
     "completed": ("✓", GREEN),
     "skipped": ("⊘", DIM),
     "waiting": ("◷", MAGENTA),
     "retrying": ("↻", YELLOW),
     "failed": ("✗", RED),
+    "discarded": ("⊘", DIM),
 }
 
 
@@ -88,7 +94,8 @@ class StatusLines:
 
     def __exit__(self, *exc: object) -> None:
         if self._json is not None:
-            self._json.close()
+            with suppress(OSError):
+                self._json.close()
 
     def ready(self, row: WorkerRow, store: str, settings: Settings, metrics: str = "") -> None:
         words = f"worker {row.name} is ready · pid {row.pid} · {store} · queues {names(row.queues) or 'all'}"
@@ -181,7 +188,9 @@ class StatusLines:
 
     def _say(self, words: str, *, at_once: bool = True, **fields: Any) -> None:
         if self._json is not None:
-            print(json.dumps({**fields, "at_ms": time.time_ns() // 1_000_000}), file=self._json)
+            # A worker continues without a reader of its output.
+            with suppress(OSError):
+                print(json.dumps({**fields, "at_ms": time.time_ns() // 1_000_000}), file=self._json)
             return
         # One call: print writes the end of the line by itself where the output is not buffered.
         sys.stdout.write(words + "\n")

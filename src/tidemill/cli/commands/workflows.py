@@ -15,12 +15,12 @@ import msgspec
 
 from tidemill.agents.port import CompositeTool
 from tidemill.cli import main, options
-from tidemill.cli.inputs import read_inputs, read_pairs, read_source
+from tidemill.cli.inputs import read_inputs, read_pairs, read_source, undeclared
 from tidemill.cli.render.documents import WORKERS, NodeTypeDetails, print_document
 from tidemill.cli.render.lists import shares
 from tidemill.cli.render.runs import say
-from tidemill.cli.render.tables import Column, print_facts, print_rows
-from tidemill.cli.render.terminal import counted, print_warnings
+from tidemill.cli.render.tables import Column, print_facts, print_hint, print_rows
+from tidemill.cli.render.terminal import columns, counted, print_warnings
 from tidemill.cli.session import StoreSession
 from tidemill.cli.user_code import warn_of_ignored_config
 from tidemill.client import Tidemill
@@ -192,19 +192,30 @@ def publish(session: StoreSession, file: str, *, author: str, message: str) -> i
             published = mill.publish(source.published, author=author, message=message)
         published = msgspec.structs.replace(published, warnings=source.with_places(published.warnings))
         views.extend(mill.node_types() if published.from_workers else ())
+        latest.append(0 if published.created or session.as_json else mill.tags(published.name)[LATEST])
         return published
 
     views: list[NodeTypeView] = []
-    return session.ask_and_print(ask, lambda published: print_published(published, views))
+    latest: list[int] = []
+    return session.ask_and_print(ask, lambda published: print_published(published, views, latest[0]))
 
 
-def print_published(published: Published, views: Sequence[NodeTypeView] = ()) -> None:
-    """Print which version something has become, or was already, and which of its types only workers have."""
+DIGEST_COLUMNS = 81
+
+
+def print_published(published: Published, views: Sequence[NodeTypeView] = (), latest: int = 0) -> None:
+    """Print which version something has become, or was already, and which of its types only workers have.
+
+    `latest` is the latest version, where that may be another.
+    """
     reference = f"{published.name}@{published.version}"
     say(f"{reference} is published" if published.created else f"{reference} has this content already")
     who = {view.node_type.key: NodeTypeDetails(view.node_type, WORKERS, view).workers for view in views}
     types = ", ".join(f"{key} ({who[key]})" if who.get(key) else key for key in published.from_workers)
-    print_facts([("digest", published.digest), ("of workers", types)], indent=2)
+    # A digest is as wide as a small terminal, and stays in one piece.
+    print_facts([("digest", published.digest), ("of workers", types)], indent=2 if columns() > DIGEST_COLUMNS else 0)
+    if latest not in (0, published.version):
+        print_hint(f"latest stays {published.name}@{latest}; start this one as {reference}")
     print_warnings(published.warnings, sys.stderr)
 
 
@@ -222,8 +233,11 @@ def start(
     session: StoreSession, workflow: str, given: Sequence[str], *, labels: Sequence[str], actor: str, **more: Any
 ) -> int:
     def ask(mill: Tidemill) -> dict[str, Any]:
-        named = read_pairs("--label", labels)
-        return {"run_id": mill.start(workflow, read_inputs(given), labels=named, submitted_by=actor, **more)}
+        named, inputs = read_pairs("--label", labels), read_inputs(given)
+        run_id = mill.start(workflow, inputs, labels=named, submitted_by=actor, **more)
+        if inputs and not session.as_json:
+            print_warnings(undeclared(mill.workflow(workflow).inputs, inputs), sys.stderr)
+        return {"run_id": run_id}
 
     return session.ask_and_print(ask, lambda found: print(found["run_id"]))
 

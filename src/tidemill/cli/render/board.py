@@ -72,8 +72,8 @@ class NodeProgress:
 
 
 class RunProgress:
-    def __init__(self, workflow: Workflow, run_id: str = "") -> None:
-        self.name, self.run_id = workflow.name, run_id
+    def __init__(self, workflow: Workflow, run_id: str = "", *, reference: str = "") -> None:
+        self.name, self.run_id = reference or workflow.name, run_id
         self.rows = {node.id: NodeProgress(number, node.id) for number, node in enumerate(workflow.nodes)}
         self.agents = frozenset(node.id for node in workflow.nodes if node.type.partition("@")[0] == "agent")
         self._ordered = list(self.rows.values())

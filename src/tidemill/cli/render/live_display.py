@@ -19,7 +19,7 @@ from rich.text import Text
 
 from tidemill.cli.render.board import SIGNS, NodeProgress, Phase, RunProgress, detail, duration
 from tidemill.cli.render.progress import AgentTurns
-from tidemill.cli.render.terminal import BOLD, CYAN, DIM, GREEN, RED, YELLOW, sanitize
+from tidemill.cli.render.terminal import BOLD, CYAN, DIM, GREEN, RED, YELLOW, room, sanitize, truncate
 from tidemill.observability.capture import OutputCapture
 
 ROWS_MAX = 25
@@ -161,7 +161,12 @@ class Display:
         elif row.progress is not None:
             text.append_text(bar(round(100 * row.progress), 100, ITEM_BAR_COLUMNS, "cyan"))
             text.append(" ")
-        text.append(detail(row, now_ms), style if row.phase in ("FAILED", "RETRYING", "TOLERATED") else "dim")
+        said, space = detail(row, now_ms), self._console.width - text.cell_len
+        error, retry, left = said.rpartition(" · retry in ")
+        if retry and room(said) > space:
+            # The error is cut, not the countdown after it.
+            said = f"{truncate(error, max(1, space - len(retry + left)))}{retry}{left}"
+        text.append(said, style if row.phase in ("FAILED", "RETRYING", "TOLERATED") else "dim")
         return text
 
 

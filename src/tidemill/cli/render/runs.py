@@ -46,10 +46,12 @@ from tidemill.cli.render.terminal import (
     columns,
     console,
     counted,
+    one_line,
     print_warning,
     print_warnings,
     sanitize,
     supports_unicode,
+    text_lines,
 )
 from tidemill.cli.session import StoreSession
 from tidemill.engine.catalog import Diff
@@ -88,8 +90,19 @@ def print_end(view: RunView, board: RunProgress, why: str = "") -> None:
     for kind, words in (("undone", "↶ undone"), ("left", "! not undone")):
         if steps := view.rollback[kind]:
             print(f"{words}: {names(map(step_name, steps), STEP_COLUMNS)}")
+    for line in not_undone(view.rollback):
+        print(f"  {line}")
     if why and view.status == "FAILED":
         print_hint(f"what to do about it: {why}")
+
+
+def not_undone(rollback: Mapping[str, Any]) -> list[str]:
+    """The first steps of a rollback that could not be undone, with their errors."""
+    errors = islice(rollback.get("errors", {}).items(), UNDO_ERRORS_MAX)
+    return [f"{step_name(key)}: {one_line(error_words(error), columns() - 2)}" for key, error in errors]
+
+
+UNDO_ERRORS_MAX = 5
 
 
 def step_name(key: str) -> str:
@@ -314,7 +327,8 @@ def spending_words(spent: Mapping[str, Any] | None) -> str:
 def _facts(shown: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if (rollback := shown["rollback"])["status"] != "none":
         left = names(map(step_name, rollback["left"]))
-        yield "rollback", rollback["status"] + (f", not undone: {left}" if left else "")
+        words = rollback["status"] + (f", not undone: {left}" if left else "")
+        yield "rollback", "\n".join((words, *not_undone(rollback)))
     yield "stuck", shown.get("stuck")
     yield "waits for", names(shown.get("waiting_for") or (), NAME_COLUMNS)
     yield "by", shown.get("submitted_by")
@@ -496,7 +510,7 @@ def print_comparison(run_id: str, other_id: str, found: Comparison) -> None:
     first = f"first difference at {found.first_divergence} · " if found.first_divergence else ""
     inputs = "the same inputs" if found.inputs_same else "other inputs"
     outputs = "the same outputs" if found.outputs_same else "other outputs"
-    print(sanitize(f"{first}{len(different)} different, {same} the same · {inputs}, {outputs}"))
+    print(*text_lines(f"{first}{len(different)} different, {same} the same · {inputs}, {outputs}", 0), sep="\n")
 
 
 def _differing(node: Mapping[str, Any]) -> Iterator[Line]:

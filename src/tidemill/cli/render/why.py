@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
 
+from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
 from tidemill.cli.render.runs import step_name
 from tidemill.cli.render.tables import (
@@ -22,8 +24,10 @@ from tidemill.cli.render.tables import (
 )
 from tidemill.cli.render.terminal import BOLD, DIM, MAGENTA, RED, Styler, columns, print_warning, sanitize
 from tidemill.cli.session import StoreSession, item_or_none
+from tidemill.client import Tidemill
 from tidemill.engine.views import plain
-from tidemill.kernel.explain.blockers import AnyBlocker, Failure
+from tidemill.errors import TidemillError
+from tidemill.kernel.explain.blockers import AnyBlocker, Failure, Worker
 from tidemill.kernel.explain.ended import Cause, Link, NodeHistory
 from tidemill.kernel.explain.explain import Explanation
 from tidemill.kernel.queries import PathStep
@@ -86,6 +90,7 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
     if facts := [(label, value) for label, value in _whole(found) if value]:
         print()
         print_facts(facts)
+    print_traceback(plain(found.left_error))
     for warning in found.warnings:
         print_warning(warning)
     if more := len(found.blockers) - min(len(roots), SHOWN_MAX) + found.more_roots + found.more_followers:
@@ -168,7 +173,8 @@ def _print_cause(found: Explanation, cause: Cause) -> None:
     _print_head("✗", RED, {"node": cause.node, "visit": cause.visit, "index": cause.index}, "the first cause")
     error = cause.error
     facts = [
-        ("error", error_words(plain(error))),
+        # The headline and the traceback say it already.
+        ("error", "" if error.traceback and error.message in found.headline else error_words(plain(error))),
         ("type", error.type if error.type != "Fail" and error.code != EXCEPTION else ""),
         ("hint", error.hint),
         ("when", moment(cause.at_ms)),
@@ -203,6 +209,57 @@ def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
         yield "rollback", found.rollback + (f", not undone: {left}" if left else "")
         yield "why not", error_words(plain(found.left_error)) if found.left_error else ""
     yield "unblock", found.unblock
+
+
+# While a run is watched.
+
+LOOK_SECONDS = 2.0
+HOPELESS = frozenset({"no_worker", "no_queue", "no_type", "lacking"})
+"""Why a node waits until an operator starts a worker."""
+
+
+class IdleReport:
+    """Asks why a run waits whenever it has not moved for a while; use it in a `with`. Says everything once."""
+
+    def __init__(self, mill: Tidemill, session: StoreSession, board: RunProgress, say: Callable[[str], None]) -> None:
+        self._mill, self._session, self._board, self._say = mill, session, board, say
+        self._told: set[tuple[str, ...]] = set()
+        self._over, self._lock = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._look_often, name="tidemill-idle", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join(LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Say what waits in vain for a worker, if anything new does."""
+        try:
+            found = self._mill.why(self._board.run_id).blockers
+        except TidemillError:
+            return  # The caller, who follows the run, meets the same trouble and reports it.
+        for each in found:
+            if isinstance(each, Worker) and each.need in HOPELESS and self._is_new(each):
+                self._say(f"◷ {each.words} · {command_of(self._session, self._board.run_id, each.command)}")
+
+    def _is_new(self, blocker: Worker) -> bool:
+        """Whether this has not been said yet, of any node."""
+        lacks = "" if blocker.lacking is None else blocker.lacking.message
+        what = (blocker.need, blocker.queue, blocker.type, lacks)
+        with self._lock:
+            new = what not in self._told
+            self._told.add(what)
+        return new
+
+    def _look_often(self) -> None:
+        seen = -1
+        while not self._over.wait(LOOK_SECONDS):
+            if self._board.seq == seen:
+                self.look()
+            seen = self._board.seq
 
 
 def command_of(session: StoreSession, run_id: str, command: str) -> str:

@@ -19,6 +19,7 @@ from tidemill.errors import Rejected, rejected
 from tidemill.kernel.commands import CloseDeadLetter, Retry
 from tidemill.kernel.events import AnyEvent, DeadLetterClosed
 from tidemill.kernel.evolve import replay
+from tidemill.kernel.explain.survey import label
 from tidemill.kernel.state import key_at
 
 OPEN = "status:open"
@@ -72,7 +73,9 @@ class DeadLetterService:
         place = key_at(node, at, at_index(index))
         letter = entry.state.letters.get(place)
         if letter is None:
-            raise rejected("dead_letter_unknown", f"there is no dead letter {place}", hint="see `tidemill dlq list`")
+            which = node if visit is None and index is None else label(node, at, at_index(index))
+            message = f"{which} of this run has no dead letter"
+            raise rejected("dead_letter_unknown", message, hint=f"see `tidemill dlq list --run {run_id}`")
         events = await self._context.log(run_id, limit=letter.seq if letter.open else None)
         closed = _closing(events[letter.seq :], node, at, at_index(index))
         return {

@@ -23,7 +23,7 @@ from tidemill.errors import InternalError
 from tidemill.kernel.commands import AnyCommand, CompensationResult, Done, Failed, Result, SkipRequested, WaitRequested
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.state import State, key_at, peek_at
+from tidemill.kernel.state import State, Visit, key_at, peek_at
 from tidemill.stores.contract import Lease, Stream
 
 JobKey = tuple[Stream, str]
@@ -156,7 +156,7 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """The item of a map, -1 where there is none."""
     attempt: int
-    outcome: Literal["completed", "failed", "retrying", "waiting", "skipped"]
+    outcome: Literal["completed", "failed", "retrying", "waiting", "skipped", "discarded"]
     duration_ms: int
     error: Error | None = None
     retry_at_ms: int | None = None
@@ -189,6 +189,8 @@ def report_of(held: HeldJob, command: AnyCommand, state: State | None) -> Attemp
         "attempt": attempt.number,
         "duration_ms": command.duration_ms,
     }
+    if state is not None and _is_discarded(state.peek(task.node), task):
+        return AttemptReport(outcome="discarded", **common)
     match outcome:
         case Done():
             return AttemptReport(outcome="completed", **common)
@@ -210,6 +212,13 @@ def report_of(held: HeldJob, command: AnyCommand, state: State | None) -> Attemp
             )
         case _:
             return None
+
+
+def _is_discarded(visit: Visit, task: JobBody) -> bool:
+    """Whether a result came too late for the visit that it belongs to: it was cancelled, or the run was rewound."""
+    if visit.visit != task.visit:
+        return visit.visit == task.visit + 1 and visit.discarded_before > 0
+    return visit.status == "CANCELLED" and visit.discarded > 0
 
 
 def _report_of_undo(held: HeldJob, command: CompensationResult, state: State | None) -> AttemptReport:

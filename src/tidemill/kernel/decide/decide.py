@@ -120,7 +120,7 @@ def _run_refusal(builder: DecisionBuilder, command: AnyCommand) -> Problem | Non
     state = builder.state
     match command:
         case commands.Pause() | commands.Resume() if not state.live:
-            return problem("run_ended", f"the run is {state.status}", "start a new run")
+            return problem("run_ended", f"the run is {state.status}", operations.how_to_continue(state))
         case commands.Cancel():
             if state.rollback == "running":
                 hint = "force it: what is not undone yet then stays as it is"

@@ -44,6 +44,13 @@ def refuse_reopening(builder: DecisionBuilder, sure: tuple[str, ...]) -> Problem
     return None
 
 
+def how_to_continue(state: State) -> str:
+    """How a run that has ended can be continued."""
+    if state.status in REOPENABLE and state.rollback == "none":
+        return "retry it: `tidemill runs retry RUN`"
+    return "fork it: `tidemill runs fork RUN --node NODE`"
+
+
 def unknown_outcomes(flow: Workflow, state: State) -> list[str]:
     """Nodes of an ended run whose effect may or may not have happened."""
     asked = dict.fromkeys([*(key.rsplit("/", 2)[0] for key in state.unknown), *flow.once])

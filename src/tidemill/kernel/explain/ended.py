@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Literal
 
 import msgspec
 
+from tidemill.kernel.activation import items_merged
 from tidemill.kernel.decide.completion import UPSTREAM_FAILED
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent
 from tidemill.kernel.explain.blockers import AnyBlocker, Failure, shown
@@ -167,7 +169,7 @@ class NodeHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The latest ends of the nodes that lead to it."""
     blockers: tuple[AnyBlocker, ...] = ()
     error: Failure | None = None
-    """Why its latest visit failed, or its latest attempt."""
+    """Why its latest visit failed, or its latest attempt, or its compensation."""
     values: dict[str, object] = {}
     """What its latest decision read, by the names in `reads`, as far as the store still has it."""
 
@@ -178,15 +180,36 @@ def account_for(state: State, events: Iterable[AnyEvent], node: Node, blockers: 
     own = [step for step in steps if step.node == node.id]
     waits = tuple(each for each in blockers if each.node == node.id)
     visit = state.peek(node.id)
+    steps_back = (step for step in items_merged(state.undo).values() if step.node == node.id)
+    undo = next((step for step in steps_back if step.error is not None and step.status != "done"), None)
+    headline, error = _headline(node.id, own, waits) + _tolerated_items(visit), shown(visit.error)
+    if visit.status not in ("FAILED", "QUEUED", "RUNNING"):
+        error = None if undo is None else shown(undo.error)
+        if error is not None and not waits:
+            headline += f"; undoing it failed: {message_of(error)} [{error.code}]"
     return NodeHistory(
         node=node.id,
         status=visit.status,
-        headline=_headline(node.id, own, waits),
+        headline=headline,
         visits=tuple(own[-STEPS_MAX:]),
         before=tuple(latest[name] for name in node.inbound if name in latest)[:STEPS_MAX],
         blockers=waits,
-        error=shown(visit.error) if visit.status in ("FAILED", "QUEUED", "RUNNING") else None,
+        error=error,
     )
+
+
+ITEMS_NAMED_MAX = 3
+
+
+def _tolerated_items(visit: Visit) -> str:
+    """Which items of a completed map failed, the first of them with their errors."""
+    items = visit.map
+    if visit.status != "COMPLETED" or items is None or not items.failed:
+        return ""
+    failed = ((index, shown(act.error)) for index, act in items.known() if act.status == "FAILED")
+    errors = [f"[{index}] {message_of(error)}" for index, error in islice(failed, ITEMS_NAMED_MAX) if error is not None]
+    more = ["…"] if items.failed > ITEMS_NAMED_MAX else []
+    return f"; {items.failed} of its {_counted(items.count, 'item')} failed: {'; '.join(errors + more)}"
 
 
 def _headline(name: str, own: Sequence[PathStep], waits: Sequence[AnyBlocker]) -> str:

@@ -6,6 +6,7 @@ Hides which sentence, remedy and command belong to which situation. Visits that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import Any, Literal, NamedTuple
@@ -21,6 +22,7 @@ from tidemill.kernel.explain import blockers
 from tidemill.kernel.explain.blockers import AnyBlocker, Failure, Need, shown
 from tidemill.kernel.explain.survey import ExplainInput, JobFact, WaitingVisit, Workers, expires_first, job_key, label
 from tidemill.kernel.jobs import key_of
+from tidemill.kernel.model import Node
 from tidemill.kernel.state import CompletedStep
 
 _DOES = {
@@ -133,6 +135,19 @@ def start_worker(
     return Help(*(text.format_map(values) for text in _NEEDS[key]))
 
 
+_CODE = re.compile(r"( --(app|allow-import) MODULE)?$")
+
+
+def _with_code(command: str, node: Node) -> str:
+    """The command that starts a worker, with the option that the function of a `python` node needs."""
+    function = node.config.get("function") if isinstance(node.config, dict) else None
+    if not isinstance(function, str) or "{" in function or not node.type.startswith("python@"):
+        return command
+    module, colon, _ = function.partition(":")
+    option = f" --allow-import {quote(module)}" if colon else " --app FILE.py"
+    return _CODE.sub(lambda _: option, command, count=1) if command.partition(" --")[0] == WORK else command
+
+
 def unclaimed(facts: ExplainInput, case: WaitingVisit) -> blockers.Worker:
     job = _job(case)
     waits = case.act.status == "WAITING"
@@ -142,6 +157,7 @@ def unclaimed(facts: ExplainInput, case: WaitingVisit) -> blockers.Worker:
     elsewhere = workers.elsewhere(job.queue, type_)[:limit] if need == "no_type" else ()
     lacking = facts.lacking(job, type_) if need == "lacking" else job.unread if need == "value" else None
     words, unblock, command = start_worker(need, job.queue, type_, elsewhere, lacking)
+    command = _with_code(command, case.node)
     unable: tuple[str, ...] = workers.unresponsive_but_running if need == "silent" else ()
     if need in ("no_queue", "no_type", "lacking"):
         unable = tuple(worker.name for worker in workers.each)

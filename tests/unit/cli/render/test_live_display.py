@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_a_run_is_seen_while_it_runs_and_left_on_the_screen(tmp_path: Path) -> N
         r"boom 1\n",
     ):
         assert re.search(moment, text), moment
-    last = text[text.rindex("parade  run ") :]
+    last = text[text.rindex("parade@1  run ") :]
     for line in (
         r"━{24} 6 of 6 nodes · 1 tolerated · 1 skipped\n",
         r"✓ first ",
@@ -145,6 +146,16 @@ def test_names_that_are_too_long_are_cut() -> None:
     board.rows["n0"].name = "n" * 200
     assert max(map(len, frame(board))) <= 100
     assert frame(board)[3].split()[1].endswith("nnn…")
+
+
+def test_a_long_error_does_not_hide_when_the_retry_is() -> None:
+    board = RunProgress(graph_of(chain(1)))
+    (name,) = board.rows
+    board.apply(at("NodeScheduled", name))
+    error = {"code": "exception", "type": "ValueError", "message": "no answer " * 20}
+    board.apply(at("NodeFailed", name, attempt=1, error=error, retry_at_ms=time.time_ns() // 1_000_000 + 60_500))
+    row = frame(board, width=80)[3]
+    assert len(row) <= 80 and re.search(r"failed: ValueError: no answ.*… · retry in 1 m 00 s$", row), row
 
 
 def test_progress_has_a_bar() -> None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
 
 from tests.fixtures.command_line import on_terminal, shown
 from tidemill.cli import main
+from tidemill.cli.commands.verification import VerifyOptions, _print_finding
+from tidemill.cli.commands.workflows import print_published
 from tidemill.cli.inputs import read_edits
 from tidemill.cli.options import acting
-from tidemill.cli.render.runs import _compact, _reasons
+from tidemill.cli.render.runs import _compact, _reasons, print_comparison
 from tidemill.cli.render.tables import Column, Line, age, iso, moment, names, print_facts, print_table, snippet
 from tidemill.cli.render.terminal import padded, room, truncate
 from tidemill.cli.render.why import _link
+from tidemill.engine.catalog import Published
 from tidemill.engine.index_rows import ApprovalRow, RunRow
+from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.views import plain
 from tidemill.kernel.document.text import as_yaml, read_yaml
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.ended import Link
+from tidemill.testing.verifier import CrashFinding
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -207,3 +213,28 @@ def test_the_chain_of_a_failure_does_not_repeat_the_error() -> None:
 def test_notes_and_causes_of_an_error_have_labels_of_their_own() -> None:
     told = list(_reasons(["note: the model answered: bug", "KeyError: 'a'", "OSError: b"]))
     assert told == [("note", "the model answered: bug"), ("cause", "KeyError: 'a'\nOSError: b")]
+
+
+def test_sentences_are_folded_between_words_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    sides = {"left": {"status": "COMPLETED"}, "right": {"status": "FAILED"}, "same": False}
+    node = {"node": "a-node-of-a-rather-long-name", **sides}
+    print_comparison(
+        "one", "two", Comparison(left="one", right="two", same=False, outputs_same=False, nodes=(node,),
+                                 first_divergence=node["node"]),
+    )  # fmt: skip
+    print_published(Published(name="w", version=1, digest=f"sha256:{'a' * 64}", created=True))
+    options = VerifyOptions(
+        file="shop/flow.yaml", given=(), others=(), apps=(), fakes=None, real=(), seeds=1, seed=None, boundaries=1,
+        strict=False, as_json=False,
+    )  # fmt: skip
+    charged = "charge was called again after a crash " * 4
+    _print_finding(CrashFinding("duplicate", "error", "charge", charged, "say so", seeds=[0]), options)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80, lines
+    assert f"digest  sha256:{'a' * 64}" in lines
+    assert " ".join(" ".join(lines).split()).count(charged.strip()) == 1

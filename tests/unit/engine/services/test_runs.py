@@ -170,7 +170,7 @@ async def test_a_key_that_was_used_for_something_else_is_refused(mill: Cluster) 
     assert await mill.events("k") == before
 
 
-@pytest.mark.parametrize("key", ["", "x" * 201, "é" * 101, "a\nb", "a\x00b", "\ud800", 7])
+@pytest.mark.parametrize("key", ["", "@last", "x" * 201, "é" * 101, "a\nb", "a\x00b", "\ud800", 7])
 @simulated
 async def test_a_key_is_short_printable_text(mill: Cluster, key: Any) -> None:
     client = await mill.process(work=False)

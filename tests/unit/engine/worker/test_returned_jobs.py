@@ -280,7 +280,7 @@ async def test_a_standing_worker_waits_for_one_that_has_the_function(
     (found,) = explained.blockers
     assert (found.need, set(found.alive), found.lacking.code) == ("lacking", {"poor", "twin"}, "function_unknown")
     assert found.words == "a is queued: no worker has what it needs: no function work is registered"
-    assert found.command == "tidemill worker --queues default --app MODULE"
+    assert found.command == "tidemill worker --queues default --app FILE.py"
     assert "no worker has what it needs: no function work is registered" in (await poor.engine.why(undone)).headline
     # Each of the two says it once, whatever it is needed for and however often it meets it.
     assert caplog.text.count("left to other workers: no function work is registered") == 2

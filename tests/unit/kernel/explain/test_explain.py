@@ -44,6 +44,17 @@ def test_a_queued_node_waits_for_a_worker(workers: Workers | None, need: str, sa
     assert found.headline == mine.words and found.since_ms == 1_000
 
 
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [("shop.tasks:charge", " --allow-import shop.tasks"), ("charge", " --app FILE.py"), ("{{ inputs.f }}", "")],
+)
+def test_the_command_for_a_worker_names_the_code_of_a_function(function: str, options: str) -> None:
+    run = begun("a", {"a": {"type": "python", "config": {"function": function}}})
+    assert why(run.kernel, workers=Workers()).blockers[0].command == f"tidemill worker{options}"
+    found = why(run.kernel, workers=Workers(queues=None)).blockers[0]
+    assert found.command == f"tidemill worker --queues default{options or ' --app MODULE'}"
+
+
 def test_whoever_knows_a_type_must_serve_the_queue_too() -> None:
     run = begun("a", {"a": {"queue": "gpu"}})
     plain = WorkerCapability(name="plain", queues=frozenset({"gpu"}), types=frozenset({"fail@1"}))
