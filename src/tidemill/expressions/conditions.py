@@ -204,14 +204,20 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def parse_condition(raw: Json, path: str = "") -> tuple[Condition | None, list[Problem]]:
     """Compile a condition, or report every problem with it; nothing is evaluated."""
+    condition, problems = _read(raw, path)
+    if condition is not None:
+        problems += _template_problems(raw, path)
+    return (None if problems else condition), problems
+
+
+def _read(raw: Json, path: str) -> tuple[Condition | None, list[Problem]]:
+    """Parse a condition as it may stand in a stored version: older ones hold templates as plain text."""
     problems: list[Problem] = []
     if (leaves := leaf_count(raw)) > LEAVES_MAX:
         message = f"a condition is made of at most {LEAVES_MAX} others, and this one of {leaves}"
         hint = "compute it in an upstream node, such as a python function, and test the result"
         return None, [Problem(code="condition_too_large", message=message, path=path, hint=hint)]
     condition = _parsed(raw, path, problems, 0)
-    if not problems:
-        problems += _template_problems(raw, path)
     return (None if problems else condition), problems
 
 
@@ -336,9 +342,7 @@ def _decide_parts(composite: Composite, scope: Scope, share: LoopShare) -> Evalu
 
 @lru_cache(maxsize=8192)
 def _compiled(stored: str | bytes) -> Condition:
-    problems: list[Problem] = []
-    raw = stored if isinstance(stored, str) else msgspec.json.decode(stored)
-    condition = _parsed(raw, "", problems, 0)
+    condition, problems = _read(stored if isinstance(stored, str) else msgspec.json.decode(stored), "")
     if condition is not None:
         return condition
     first = problems[0]
