@@ -357,6 +357,8 @@ def _parsed(raw: Json, path: str, problems: list[Problem], depth: int) -> Condit
         return _parsed_text(raw, path, problems)
     if not isinstance(raw, dict):
         hint = "write a CEL expression, or an object with a type"
+        if isinstance(raw, bool):
+            hint = "leave it out: the node always runs" if raw else 'write "false", in quotes'
         problems.append(shape(f"a condition is a string or an object, not {kind_of(raw)}", path, hint))
         return None
     if "type" not in raw:

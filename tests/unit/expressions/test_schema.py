@@ -17,10 +17,10 @@ from tidemill.expressions.schema import (
     PATTERNS_MAX,
     PROBLEMS_MAX,
     Matching,
-    check_names_typed,
     check_schema,
     compile_schema,
 )
+from tidemill.expressions.schema_words import check_names_typed
 from tidemill.expressions.scope import is_template
 
 PERSON = {

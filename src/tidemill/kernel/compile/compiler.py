@@ -18,11 +18,11 @@ from tidemill.expressions.conditions import compiled, meaning
 from tidemill.expressions.errors import ExpressionError, pointer
 from tidemill.expressions.schema import (
     Schema,
-    check_names_typed,
     check_schema,
     compile_schema,
     holds_wildcard,
 )
+from tidemill.expressions.schema_words import check_names_typed
 from tidemill.expressions.scope import is_template
 from tidemill.kernel.compile import references
 from tidemill.kernel.compile.assemble import Assembly
@@ -31,7 +31,7 @@ from tidemill.kernel.document.fields import NODE, node_ids
 from tidemill.kernel.document.normalize import NormalizedDraft, Use, draft_of, parse_conditions
 from tidemill.kernel.document.problems import DocumentPath, shown
 from tidemill.kernel.document.reader import paused_collector
-from tidemill.kernel.document.synonyms import CONFIG_KEYS, KEYS_AS_TYPES, TYPES, our_key
+from tidemill.kernel.document.synonyms import CONFIG_KEYS, KEYS_AS_TYPES, OF_TYPE, TYPES, our_key
 from tidemill.kernel.model import ConfigProblem, Json, Limits, NodeType, Workflow
 
 Types = Mapping[str, Sequence[NodeType]]
@@ -50,7 +50,7 @@ DEFAULT_HINT = "runs without this input would be refused: write a default that t
 def _meant_type(name: str) -> str:
     if name in KEYS_AS_TYPES:
         return f"this is not a node of its own: any node may have the key `{KEYS_AS_TYPES[name][0]}`"
-    return f"did you mean `{TYPES[name][0]}`?" if name in TYPES else ""
+    return f"did you mean `{TYPES[name][0]}`?" if name in TYPES else OF_TYPE.get(name, "")
 
 
 class TypeTable:
@@ -76,13 +76,13 @@ class TypeTable:
             hint = "known: " + ", ".join(each.key for each in versions) + UNOFFERED * self._of_workers
             place.problem("unknown_type_version", "type", f"type `{base}` has no version {major}", hint)
         else:
-            hint = _meant_type(base) or place.found.nearest(base, self.types)
+            near = hint = _meant_type(base) or place.found.nearest(base, self.types)
             more = ", …" if len(self.types) > TYPES_SHOWN_MAX else ""
             hint = hint or f"known types: {', '.join(sorted(self.types)[:TYPES_SHOWN_MAX])}{more}"
             if self._unusable_types:
                 listed = "; ".join(shown(each, 300) for each in self._unusable_types[:UNUSABLE_SHOWN_MAX])
                 hint += f"; or it is one of those: {listed}"
-            hint += UNOFFERED * self._of_workers
+            hint += UNOFFERED * (self._of_workers and not near)
             place.problem("unknown_node_type", "type", f"there is no node type `{shown(base)}`", hint)
 
     def check_config(
