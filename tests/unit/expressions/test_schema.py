@@ -584,6 +584,7 @@ def test_much_is_decided_elsewhere() -> None:
         ({"name": {"description": "who"}}, "{name: {}}"),
         ({"type": "object", "name": "string"}, "{name: {type: string}}"),
         ({"required": ["name"], "name": {"type": "string"}}, "{name: {type: string}}"),
+        ({"url": "string", "minimum": "integer"}, "{url: {type: string}, minimum: {type: integer}}"),
         ({f"n{number}": "int" for number in range(9)}, "n7: {type: integer}, …}"),
     ],
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import NamedTuple
 
 import msgspec
@@ -41,6 +42,8 @@ UNUSABLE_SHOWN_MAX = 3
 """Unusable node types that a problem names."""
 
 TYPES_SHOWN_MAX = 30
+SURE_SIMILARITY = 0.75
+"""How similar an unknown type is to a known one that is surely meant."""
 DEFAULTS_CHECKED_MAX = 200
 """Checking a default costs compiling a schema."""
 
@@ -76,13 +79,15 @@ class TypeTable:
             hint = "known: " + ", ".join(each.key for each in versions) + UNOFFERED * self._of_workers
             place.problem("unknown_type_version", "type", f"type `{base}` has no version {major}", hint)
         else:
-            near = hint = _meant_type(base) or place.found.nearest(base, self.types)
+            meant = _meant_type(base)
+            sure = meant or get_close_matches(base, self.types, n=1, cutoff=SURE_SIMILARITY)
+            hint = meant or place.found.nearest(base, self.types)
             more = ", …" if len(self.types) > TYPES_SHOWN_MAX else ""
             hint = hint or f"known types: {', '.join(sorted(self.types)[:TYPES_SHOWN_MAX])}{more}"
             if self._unusable_types:
                 listed = "; ".join(shown(each, 300) for each in self._unusable_types[:UNUSABLE_SHOWN_MAX])
                 hint += f"; or it is one of those: {listed}"
-            hint += UNOFFERED * (self._of_workers and not near)
+            hint += UNOFFERED * (self._of_workers and not sure)
             place.problem("unknown_node_type", "type", f"there is no node type `{shown(base)}`", hint)
 
     def check_config(
