@@ -249,7 +249,7 @@ def _name_hint(expression: str, root: str, roots: frozenset[str]) -> str:
     if root in RESERVED:
         return seen
     near = meant(root, sorted({*roots, *_LITERALS.values()}))
-    written = f"a node is written ctx.{root}.output, a key of this node's output output.{root} (not in `when`)"
+    written = f"a node is written ctx.{root}.output, in `branch` and `loop` a key of the own output output.{root}"
     return f"{near} {seen}" if near else f"{written}; {seen}"
 
 
