@@ -33,7 +33,6 @@ from tidemill.expressions.errors import (
 )
 from tidemill.expressions.limits import DEPTH_MAX, deeper_than
 from tidemill.expressions.schema_cost import STEPS_MAX, Reach, cost_bound
-from tidemill.expressions.schema_words import KINDS, type_of
 from tidemill.expressions.scope import Json, References, Scope
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -63,6 +62,30 @@ Synonyms = Mapping[str, Sequence[str]]
 NO_SYNONYMS: Synonyms = {}
 
 _LOOK = re.compile(r"\(\?<?[=!]|\\(?:[1-9]|k)")
+
+KINDS = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "null": "null",
+    "number": "a number",
+    "object": "an object",
+    "string": "a string",
+}
+
+_SPELLINGS = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "list": "array",
+    "dict": "object",
+    "map": "object",
+    "none": "null",
+}
+"""What other languages call the types of JSON Schema."""
 
 
 class Schema:
@@ -368,6 +391,11 @@ def _schema_problem(error: ValidationError, source: Json = None) -> Problem:
         hint = "counted repetition is limited: lengths of strings are minLength and maxLength"
         return _invalid(message, place, hint)
     return _type_problem(error, place) or _invalid(shorten(error.message, 300), place, _alternatives(error))
+
+
+def type_of(name: Json) -> str:
+    """The type that a word means; empty if it means none."""
+    return "" if not isinstance(name, str) else name if name in KINDS else _SPELLINGS.get(name.lower(), "")
 
 
 def _type_problem(error: ValidationError, place: str) -> Problem | None:

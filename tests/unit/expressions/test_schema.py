@@ -20,8 +20,8 @@ from tidemill.expressions.schema import (
     check_schema,
     compile_schema,
 )
-from tidemill.expressions.schema_words import check_names_typed
 from tidemill.expressions.scope import is_template
+from tidemill.kernel.compile.compiler import check_names_typed
 
 PERSON = {
     "type": "object",

@@ -16,14 +16,14 @@ import msgspec
 
 from tidemill.errors import Problem
 from tidemill.expressions.conditions import compiled, meaning
-from tidemill.expressions.errors import ExpressionError, pointer
+from tidemill.expressions.errors import ExpressionError, pointer, shorten
 from tidemill.expressions.schema import (
     Schema,
     check_schema,
     compile_schema,
     holds_wildcard,
+    type_of,
 )
-from tidemill.expressions.schema_words import check_names_typed
 from tidemill.expressions.scope import is_template
 from tidemill.kernel.compile import references
 from tidemill.kernel.compile.assemble import Assembly
@@ -44,6 +44,7 @@ UNUSABLE_SHOWN_MAX = 3
 TYPES_SHOWN_MAX = 30
 SURE_SIMILARITY = 0.75
 """How similar an unknown type is to a known one that is surely meant."""
+NAMES_SHOWN_MAX = 8
 DEFAULTS_CHECKED_MAX = 200
 """Checking a default costs compiling a schema."""
 
@@ -260,6 +261,42 @@ def closed_names(schema: Json) -> set[str] | None:
     if any(key in schema for key in _OPENING) or not isinstance(properties, dict):
         return None
     return set(properties)
+
+
+_KEYWORD_NAMES = """
+    type enum const title description default deprecated readOnly writeOnly examples format required
+    properties patternProperties additionalProperties propertyNames minProperties maxProperties dependentRequired
+    dependentSchemas dependencies unevaluatedProperties items prefixItems contains minContains maxContains minItems
+    maxItems uniqueItems unevaluatedItems allOf anyOf oneOf not if then else minLength maxLength pattern multipleOf
+    minimum maximum exclusiveMinimum exclusiveMaximum contentEncoding contentMediaType contentSchema definitions
+"""
+_KEYWORDS = frozenset(_KEYWORD_NAMES.split())
+
+
+def check_names_typed(schema: Json, path: str) -> list[Problem]:
+    """Refuse a mapping from names to types: it is a valid schema, because unknown keywords are, and checks nothing."""
+    if not isinstance(schema, dict):
+        return []
+    strings = (key for key in schema if isinstance(key, str))
+    names = [key for key in strings if key not in _KEYWORDS and not key.startswith(("x-", "$"))]
+    typed = [key for key in names if type_of(schema[key]) or (isinstance(schema[key], dict) and "type" in schema[key])]
+    if not names or (len(names) < len(schema) and not typed):
+        return []
+    # A property may be called like a keyword.
+    meant = [key for key in schema if key in names or (isinstance(key, str) and key != "type" and type_of(schema[key]))]
+    parts = [f"{shorten(key, 60)}: {_as_schema(schema[key])}" for key in meant[:NAMES_SHOWN_MAX]]
+    parts += ["…"] * (len(meant) > NAMES_SHOWN_MAX)
+    words = ", ".join(f"`{shorten(key, 60)}`" for key in names[:NAMES_SHOWN_MAX])
+    message = (
+        f"this is a JSON Schema, and {words} {'is not a keyword' if len(names) == 1 else 'are not keywords'} of it"
+    )
+    hint = f"write {{type: object, properties: {{{', '.join(parts)}}}}}"
+    return [Problem(code="schema_invalid", message=message, path=path, hint=hint)]
+
+
+def _as_schema(value: Json) -> str:
+    inner = value.get("type") if isinstance(value, dict) else value
+    return f"{{type: {type_of(inner)}}}" if type_of(inner) else "{}"
 
 
 def warn_of_inputs(place: DocumentPath, uses: Iterable[Use], names: set[str]) -> None:
