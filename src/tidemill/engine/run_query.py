@@ -227,10 +227,7 @@ class _Reader:
             else:
                 self._one(name, found, path, many=name == "waiting")
         elif name == "workflow" and not is_name(value):
-            meant = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")
-            hint = f"did you mean `{_short(meant)}`?" if meant else "write workflow:billing"
-            message = f"`{_short(value)}` is not the name of a workflow: lower-case letters, digits and -"
-            self.problem("query_value_invalid", path, message, hint)
+            self._problems.append(_no_workflow(value, path))
         elif name == "version" and not re.fullmatch(r"[^@]+@[0-9]+", value):
             hint = "write version:billing@3"
             self.problem("query_value_invalid", path, f"`{_short(value)}` is not a version of a workflow", hint)
@@ -322,6 +319,13 @@ class _Reader:
         return None
 
 
+def _no_workflow(name: str, path: str) -> Problem:
+    meant = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    hint = f"did you mean `{_short(meant)}`?" if meant else "write workflow:billing"
+    message = f"`{_short(name)}` is not the name of a workflow: lower-case letters, digits and -"
+    return Problem(code="query_value_invalid", path=path, message=message, hint=hint)
+
+
 def checked_terms(terms: str | Iterable[str], fields: Sequence[str]) -> list[str]:
     """The terms of another list, or a refusal of those that nothing in it is found by; text is split at its spaces."""
     given: list[Any] = terms.split() if isinstance(terms, str) else list(terms)
@@ -335,6 +339,10 @@ def checked_terms(terms: str | Iterable[str], fields: Sequence[str]) -> list[str
         for number, term in enumerate(given)
         if not isinstance(term, str) or term.partition(":")[0] not in fields
     ]
+    for number, term in enumerate(given):
+        field, _, value = str(term).partition(":")
+        if field == "workflow" and re.search(r"[A-Z_\s]", value):
+            problems.append(_no_workflow(value, f"/terms/{number}"))
     if problems:
         raise Rejected(problems)
     return given

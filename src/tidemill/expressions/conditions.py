@@ -222,6 +222,7 @@ def _read(raw: Json, path: str) -> tuple[Condition | None, list[Problem]]:
 
 
 _TEMPLATE = re.compile(r"""(["']?)\{\{\s*(.*?)\s*\}\}\1""", re.DOTALL)
+_TEMPLATE_ONLY = frozenset({"secrets", "item", "index", "nodes"})
 _DOTTED = re.compile(r"([A-Za-z_]\w*)(?:\.[A-Za-z_]\w*)*")
 
 
@@ -250,7 +251,8 @@ def _no_template(path: str, hint: str) -> Problem:
 def _without_templates(expression: str) -> str:
     """The hint for a template in CEL: the same condition without braces, where only paths stand in them."""
     found = [match.groups() for match in _TEMPLATE.finditer(expression)]
-    if not all(quote and _DOTTED.fullmatch(inner) for quote, inner in found) or len(expression) > HINTED_MAX:
+    names = [inner.partition(".")[0] for quote, inner in found if quote and _DOTTED.fullmatch(inner)]
+    if len(names) < len(found) or not _TEMPLATE_ONLY.isdisjoint(names) or len(expression) > HINTED_MAX:
         return "write names as they are: inputs.x == 'a', ctx.node.output.y > 1; + joins texts"
     return f"write {_TEMPLATE.sub(lambda match: _in_cel(match[2]), expression)}"
 

@@ -150,6 +150,11 @@ HINTED: dict[str, tuple[str, list[str], str]] = {
         [],
         "write steps_here:f",
     ),
+    "a name that is no function": (
+        "name: f\nnodes: [{id: a, type: python, config: {function: 'steps_here:n'}}]",
+        [],
+        "steps_here:n is not a function: its type is int",
+    ),
     "a map over an object": (
         "name: f\nnodes: [{id: a, type: value, map: {over: '{{ inputs }}'}, config: 1}]",
         [],
@@ -223,7 +228,7 @@ def test_a_mistake_is_told_with_what_to_write(
 ) -> None:
     document, arguments, hint = HINTED[case]
     (tmp_path / "needs_more.py").write_text("import surely_nowhere\n")
-    (tmp_path / "steps_here.py").write_text("def f(): ...\n")
+    (tmp_path / "steps_here.py").write_text("def f(): ...\nn = 1\n")
     monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", "127.0.0.1:1")
     done = inside("run", *file(document)(tmp_path), *arguments)
     assert done.code != main.OK and hint in " ".join((done.out + done.err).split())

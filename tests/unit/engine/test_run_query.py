@@ -13,7 +13,7 @@ import tidemill
 from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.engine.index_rows import RUN, WAITS, waiting_terms
-from tidemill.engine.run_query import CONDITIONS_MAX, QUERY_LENGTH_MAX, RunQuery, read_query
+from tidemill.engine.run_query import CONDITIONS_MAX, QUERY_LENGTH_MAX, RunQuery, checked_terms, read_query
 from tidemill.engine.views import RunStatus
 from tidemill.errors import Problem, Rejected
 from tidemill.remote.runs import query_text
@@ -87,6 +87,17 @@ def test_what_conditions_mean(text: str, terms: tuple[str, ...]) -> None:
 )
 def test_bounds_of_the_start(text: str, since: int | None, before: int | None) -> None:
     assert query(text) == RunQuery(since_ms=since, before_ms=before)
+
+
+def test_other_lists_refuse_names_that_no_workflow_has() -> None:
+    assert checked_terms("workflow:my-flow workflow:billing@3", ("workflow",)) == [
+        "workflow:my-flow",
+        "workflow:billing@3",
+    ]
+    with pytest.raises(Rejected) as refused:
+        checked_terms("workflow:my_flow", ("workflow",))
+    (problem,) = refused.value.problems
+    assert (problem.path, problem.hint) == ("/terms/0", "did you mean `my-flow`?")
 
 
 def test_labels_are_text_or_a_mapping() -> None:

@@ -129,6 +129,7 @@ def test_every_problem_is_reported_with_its_place(raw: Any, found: list[tuple[st
         ("'{{ inputs.x }}' == 'a'", "/when", "write inputs.x == 'a'"),
         ("'{{ first.output.x }}' == 'a'", "/when", "write ctx.first.output.x == 'a'"),
         ("'id-{{ inputs.x }}' == output.id", "/when", "+ joins texts"),
+        ("'{{ secrets.KEY }}' == output.id", "/when", "write names as they are"),
         (
             all_of(YES, {"type": "cel", "expression": "output.x == '{{ inputs.x }}'"}),
             "/when/conditions/1/expression",

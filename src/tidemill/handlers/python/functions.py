@@ -212,7 +212,7 @@ def imported(name: str) -> Function:
         raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}", hint=hint) from error
     if not callable(target):
         hint = "name a function: it takes what `args` of the config gives it"
-        raise Fail("function_unknown", f"{name} is not a function, but a {type(target).__name__}", hint=hint)
+        raise Fail("function_unknown", f"{name} is not a function: its type is {type(target).__name__}", hint=hint)
     home = str(getattr(target, "__module__", None) or type(target).__module__)
     if home.partition(".")[0] != module_name.partition(".")[0]:
         message = f"{name} is defined in {home}, not in {module_name.partition('.')[0]}"
