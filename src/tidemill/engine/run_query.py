@@ -204,8 +204,8 @@ class _Reader:
     def _as_meant(self, field: str, value: str, path: str) -> str:
         """A value of a query without the signs of other languages, which no value has; they are refused."""
         plain = value.removeprefix("=")
-        if plain.startswith("'"):
-            plain = plain.strip("'")
+        if len(plain) > 1 and plain[0] == plain[-1] == "'":
+            plain = plain[1:-1]
         if plain != value:
             message = f"`{_short(value)}` is not a value: text stands in double quotes, after one `=` or `:`"
             self.problem("query_value_invalid", path, message, f"write {field}{quoted(_short(plain))}")
