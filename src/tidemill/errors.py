@@ -119,11 +119,32 @@ def offered(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     names = list(islice(known, NAMES_COMPARED_MAX))
-    near = get_close_matches(name[:NAMES_COMPARED_MAX], names, n=1, cutoff=0.6)
+    longer = [each for each in names if name and each.startswith(f"{name}_")]
+    near = longer if len(longer) == 1 else get_close_matches(name[:NAMES_COMPARED_MAX], names, n=1, cutoff=0.6)
     if near:
         return f"did you mean `{near[0]}`?"
     more = ", …" if len(names) > NAMES_OFFERED_MAX else ""
     return f"known: {', '.join(names[:NAMES_OFFERED_MAX])}{more}" if names else "there is none"
+
+
+_MISFIT = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+_TYPE_WORDS = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "object": "a table",
+    "str": "text",
+}
+
+
+def in_words(misfit: str, subject: str) -> str:
+    """What a decoder says of a value with a wrong type, as a sentence about its key."""
+    found = _MISFIT.fullmatch(misfit)
+    if found is None:
+        return misfit[:1].lower() + misfit[1:]
+    wanted = [_TYPE_WORDS.get(each, each) for each in found[1].split(" | ") if each != "null"]
+    return f"`{subject}` must be {' or '.join(wanted)}, not {_TYPE_WORDS.get(found[2], found[2])}"
 
 
 class Unavailable(TidemillError):

@@ -15,7 +15,6 @@ from tidemill.agents.delegation import delegate_source
 from tidemill.agents.interpreter import CodeInterpreter
 from tidemill.agents.mcp.mcp_client import McpServers, mcp_source
 from tidemill.agents.node import agent_handler
-from tidemill.errors import rejected
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.control import BORDERS, PLAIN, WAITING
@@ -123,25 +122,22 @@ def _sql_handler(store: Store | None, settings: Settings) -> Handler:
 
 
 def databases(settings: Settings) -> dict[str, Database]:
-    return {name: _database_at(url, source) for name, (url, source) in settings.databases.items()}
+    return {name: _database_at(url) for name, (url, _) in settings.databases.items()}
 
 
-def _database_at(url: str, source: str) -> Database:
-    """The database behind a URL, which is never shown: it may hold a password."""
-    if url.startswith("sqlite:///") and file_of(url).name:
+def _database_at(url: str) -> Database:
+    """The database behind a URL that the settings have checked."""
+    if url.startswith("sqlite:///"):
         from tidemill.handlers.sql import SqliteDatabase
 
         return SqliteDatabase(file_of(url))
-    if url.startswith(("postgresql://", "postgres://")):
 
-        def postgres() -> Database:
-            from tidemill.handlers.sql_postgres import PostgresDatabase
+    def postgres() -> Database:
+        from tidemill.handlers.sql_postgres import PostgresDatabase
 
-            return PostgresDatabase(url)
+        return PostgresDatabase(url)
 
-        return LateDatabase("postgresql", postgres)
-    hint = "write sqlite:////var/crm.db or postgresql://user:password@host/name"
-    raise rejected("database_unknown", "this is neither sqlite:///FILE nor postgresql://…", path=source, hint=hint)
+    return LateDatabase("postgresql", postgres)
 
 
 class NodeTypes(NamedTuple):

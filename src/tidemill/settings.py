@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tidemill.api.server_limits import ServerLimits
-from tidemill.errors import Problem, Rejected, offered, rejected
+from tidemill.errors import Problem, Rejected, in_words, offered, rejected
 from tidemill.handlers.email import server_at
 from tidemill.handlers.smtp import Server
-from tidemill.handlers.sql import STORE
+from tidemill.handlers.sql import STORE, is_database
 from tidemill.net.egress import SCHEMES, Egress, invalid_host, read_allow_list
 from tidemill.security.grants import (
     MCP_NAME,
@@ -495,12 +495,9 @@ def _fitted(value: Any, wanted: Any, place: str, problems: _Problems) -> Any:
         return msgspec.convert(value, wanted)
     except (ValueError, TypeError) as error:
         message, _, at = str(error).partition(" - at `$")
-        path = f"{place.removesuffix(': ')}{at.removesuffix('`')}"
-        problems.add(
-            path,
-            message[:1].lower() + message[1:],
-            f"docs/{REFERENCE} lists all keys and their values",
-        )
+        path, key = f"{place.removesuffix(': ')}{at.removesuffix('`')}", place.rpartition(" ")[2]
+        hint = f'write {key} = ["…"]' if _entry_type(wanted) else f"docs/{REFERENCE} lists all keys and their values"
+        problems.add(path, in_words(message, key), "write true or false, without quotes" if wanted is bool else hint)
     return msgspec.UNSET
 
 
@@ -581,6 +578,10 @@ def _databases(file: Mapping[str, str], where: str, problems: _Problems) -> dict
             continue
         variables[name] = variable
         found[name] = (os.environ[variable], variable)
+    for url, place in found.values():
+        if not is_database(url):
+            hint = "write sqlite:////var/crm.db or postgresql://user:password@host/name"
+            problems.add(place, "this is neither sqlite:///FILE nor postgresql://…", hint, code="database_unknown")
     return found
 
 

@@ -163,7 +163,7 @@ async def _migrated_postgres(place: PostgresPlace, dry_run: bool) -> tuple[Step,
 
 def _in_file(url: str, host: str, path: str, options: dict[str, str], read_only: bool) -> Storage:
     if host or len(path) < 2 or path.endswith("/"):
-        raise rejected("store_unknown", f"{without_password(url)!r} names no file", hint="write sqlite:///tidemill.db")
+        raise rejected("store_unknown", f"{without_password(url)!r} names no file", hint=_file_hint(f"{host}{path}"))
     match options.pop("durability", "full"):
         case ("full" | "relaxed") as durability:
             pass
@@ -273,7 +273,7 @@ def _check_spelling(url: str) -> None:
     """Refuse what would be read as the name of another file than the one that was meant."""
     scheme, _, rest = url.partition(":")
     if scheme.strip().lower() == "sqlite" and not rest.startswith("//"):
-        raise rejected("store_unknown", f"{without_password(url)!r} lacks slashes", hint=f"write sqlite:///{rest}")
+        raise rejected("store_unknown", f"{without_password(url)!r} lacks slashes", hint=_file_hint(rest))
     if "#" in url:
         message = f"{without_password(url)!r} has a #, which ends a URL"
         raise rejected("store_unknown", message, hint="write %23 where it belongs to a name")
@@ -288,8 +288,18 @@ def without_password(url: str) -> str:
     return re.sub(r"(?i)([?&][^=&]*(?:password|secret|token|key)[^=&]*=)[^&]*", r"\1***", url)
 
 
+def _file_hint(name: str) -> str:
+    """What to write for the file of a SQLite store, or for the names that SQLite gives to a store in memory."""
+    if name in (":memory:", "memory", "memory:"):
+        return "write memory://"
+    return f"write sqlite:///{without_password(name).rstrip('/') or 'tidemill.db'}"
+
+
 def _unknown(url: str) -> Rejected:
-    hint = f"use {SCHEMES}" if "://" in url or not url else f"write sqlite:///{url}, or use {SCHEMES}"
+    hint = f"use {SCHEMES}"
+    if url.startswith("file:") or (url and "://" not in url):
+        meant = _file_hint(re.sub("^file:(//)?", "", url))
+        hint = f"{meant}, or use {SCHEMES}" if "sqlite" in meant else meant
     return rejected("store_unknown", f"no store is known for {without_password(url)!r}", hint=hint)
 
 

@@ -250,7 +250,7 @@ TEXTS = each(
     ("true; false", BROKEN),
     ("true\n\ntrue", BROKEN),
     ("{{ secrets.TOKEN }} == 'x'", Refused(SYNTAX)),
-    ("'{{ secrets.TOKEN }}' == 'x'", Gives(False)),
+    ("'{{ secrets.TOKEN }}' == 'x'", Refused(SYNTAX, "not templates")),
     ("", BROKEN),
     (" \n\t ", BROKEN),
     ("output.n == 3 && secrets", NOT_A_NAME),

@@ -114,6 +114,21 @@ def test_a_run_from_its_start_to_its_end(mill: Tidemill) -> None:
     assert [event["seq"] for event in mill.follow(run_id, after=3)] == list(range(4, view.events + 1))
 
 
+@pytest.mark.parametrize(
+    ("url", "written"),
+    [
+        (":memory:", "memory://"),
+        ("sqlite://:memory:", "memory://"),
+        ("sqlite://x.db", "sqlite:///x.db"),
+        ("file:///x.db", "sqlite:////x.db"),
+    ],
+)
+def test_a_misspelt_store_gets_the_right_url_as_its_hint(url: str, written: str) -> None:
+    with pytest.raises(tidemill.Rejected) as refused:
+        tidemill.open(url)
+    assert refused.value.problems[0].hint.partition(", or")[0] == f"write {written}"
+
+
 def test_errors_are_the_engines_own(mill: Tidemill) -> None:
     with pytest.raises(tidemill.Rejected) as unknown:
         mill.start("nothing")

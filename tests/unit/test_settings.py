@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.errors import Rejected
 from tidemill.security.grants import ImportGrants, SecretGrant
-from tidemill.settings import ServerSettings, Settings, ignored_config, read_settings
+from tidemill.settings import ServerSettings, Settings, ignored_config, read_settings, unknown_variables
 
 FULL = """
 imports = ["shop.tasks", "shop.billing:charge"]
@@ -191,6 +191,28 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path, monkeypatch: p
         ("database_name_invalid", "TIDEMILL_DATABASE_STORE"),
         ("sql_switch_invalid", "TIDEMILL_SQL_STORE"),
     ]
+
+
+def test_types_are_told_in_words(tmp_path: Path) -> None:
+    file = written(tmp_path / "tidemill.toml", 'imports = "tasks"\nshell = "yes"\n[limits]\ninput_bytes = "5"')
+    with pytest.raises(Rejected) as refused:
+        read_settings(file)
+    assert [(each.message, each.hint.partition(" lists")[0]) for each in refused.value.problems] == [
+        ("`imports` must be a list, not text", 'write imports = ["…"]'),
+        ("`shell` must be true or false, not text", "write true or false, without quotes"),
+        ("`limits.input_bytes` must be a whole number, not text", "docs/reference/configuration.md"),
+    ]
+
+
+@pytest.mark.parametrize("url", ["mysql://x", "sqlite:///", "crm.db"])
+def test_a_database_of_no_known_kind_is_refused(tmp_path: Path, url: str) -> None:
+    file = written(tmp_path / "tidemill.toml", f'[databases]\ncrm = "{url}"')
+    assert problems(file) == [("database_unknown", f"{file}: databases.crm")]
+
+
+def test_a_variable_that_is_cut_short_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMILL_EGRESS", "x")
+    assert [each.hint for each in unknown_variables()] == ["did you mean `TIDEMILL_EGRESS_ALLOW`?"]
 
 
 def test_every_wrong_entry_of_a_list_is_told(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from tidemill.engine.index_rows import WAITS, RunRow
+from tidemill.engine.versions import is_name
 from tidemill.engine.views import RunStatus
 from tidemill.errors import Problem, Rejected, offered
 
@@ -52,14 +53,17 @@ _SYNONYMS = {
     "submitted_by": "by:",
     "labels": "label.KEY=",
     "tag": "label.KEY=",
-    "error": "failure:",
     "fingerprint": "failure:",
 }
 """What people write first, and what is meant."""
+_BY_CODE = "runs are not found by error code: `tidemill runs failures` lists codes, each with its failure:…"
 _TIMES = {"created": "started>-2h", "since": "started>-2h", "until": "started<-2h", "age": "started<-2h"}
 
 _QUOTE = '"'
-_CONDITION = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
+_CONDITION = re.compile(r'(?:[^\s"]|"(?:[^"\\]|\\.)*"?)+', re.DOTALL)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_ESCAPED = re.compile(r'\\(["\\])')
+_NEGATED = re.compile(r"([\w.:-]+)!=(.*)", re.DOTALL)
 _COMPARISON = re.compile(r"(\w+)(>=|<=|>|<)(.*)", re.DOTALL)
 _ASSIGNMENT = re.compile(r"(\w+)[:=](.*)", re.DOTALL)
 _AGO = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(s|m|min|h|d|w)")
@@ -92,17 +96,31 @@ def read_query(
         reader.add(condition, path)
     for name, value in named.items():
         if value is not None:
+            value = workflow_name(value) if name == "workflow" else value
             reader.add_field(name, value, f"/{name}")
-    if isinstance(label, Mapping):
-        for key, value in label.items():
-            reader.add_label(key, value, "/label")
-    elif label is not None:
-        reader.add(f"label.{label}", "/label")
+    reader.add_labels(label)
     if since is not None:
         reader.add_bound(">=", since, "/since")
     if until is not None:
         reader.add_bound("<", until, "/until")
     return reader.finish()
+
+
+def workflow_name(workflow: Any) -> Any:
+    """The name of a workflow that was written in Python; any other value as it is."""
+    name = getattr(workflow, "name", None)
+    return name if callable(workflow) and isinstance(name, str) else workflow
+
+
+def quoted(condition: str) -> str:
+    """A single condition as it stands in the text of a query."""
+    if '"' not in condition and not any(character.isspace() for character in condition):
+        return condition
+    return '"' + condition.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _unquoted(condition: str) -> str:
+    return _QUOTED.sub(lambda match: _ESCAPED.sub(r"\1", match[1]), condition)
 
 
 def _conditions(query: Any, reader: _Reader) -> Iterable[tuple[str, str]]:
@@ -115,10 +133,10 @@ def _conditions(query: Any, reader: _Reader) -> Iterable[tuple[str, str]]:
             return []
         found = list(_CONDITION.finditer(query))
         for match in found:
-            if match.group().count(_QUOTE) % 2:
-                path = f"{PATH}:{match.start() + match.group().rindex(_QUOTE) + 1}"
+            if _QUOTE in (left := _QUOTED.sub(lambda closed: " " * len(closed[0]), match.group())):
+                path = f"{PATH}:{match.start() + left.index(_QUOTE) + 1}"
                 reader.problem("query_invalid", path, "a quote is opened and not closed", 'write "two words"')
-        return [(match.group().replace(_QUOTE, ""), f"{PATH}:{match.start() + 1}") for match in found]
+        return [(_unquoted(match.group()), f"{PATH}:{match.start() + 1}") for match in found]
     if isinstance(query, bytes) or not isinstance(query, Iterable):
         reader.problem("query_invalid", PATH, f"a query is text, or a list of conditions, not {type(query).__name__}")
         return []
@@ -151,6 +169,9 @@ class _Reader:
         if not isinstance(condition, str):
             message = f"a condition is text, not {type(condition).__name__}"
             self.problem("query_invalid", path, message, "write status:failed")
+        elif negated := _NEGATED.fullmatch(condition):
+            hint = f"ask for the values that are meant, one query for each: {negated[1]}=VALUE"
+            self.problem("query_term_unknown", path, f"there is no `!=` in `{_short(condition)}`", hint)
         elif condition.startswith(("label.", "label:")):
             key, mark, value = condition[len("label.") :].partition("=")
             if not mark and ":" in key:
@@ -159,7 +180,7 @@ class _Reader:
                 hint = f"write label.{key or 'KEY'}=VALUE"
                 self.problem("query_value_invalid", path, f"`{_short(condition)}` has no label value", hint)
             else:
-                self.add_label(key, value, path)
+                self.add_label(key, self._as_meant(f"label.{key}=", value, path), path)
         elif compared := _COMPARISON.fullmatch(condition):
             name, operator, value = compared.groups()
             if name == "started":
@@ -168,7 +189,7 @@ class _Reader:
                 message = f"`{_short(name)}` cannot be compared: only the time of the start can"
                 self.problem("query_term_unknown", path, message, "write started>-2h")
         elif assigned := _ASSIGNMENT.fullmatch(condition):
-            self.add_field(assigned[1], assigned[2], path)
+            self.add_field(assigned[1], self._as_meant(f"{assigned[1]}:", assigned[2], path), path)
         elif condition in FLAGS:
             self._terms[condition] = None
         elif condition == "started":
@@ -179,6 +200,16 @@ class _Reader:
             known = (*(f"{name}:" for name in FIELDS), *FLAGS)
             hint = f"write status:{status}" if status in STATUSES else offered(condition, known)
             self.problem("query_term_unknown", path, f"`{_short(condition)}` is not a condition for runs", hint)
+
+    def _as_meant(self, field: str, value: str, path: str) -> str:
+        """A value of a query without the signs of other languages, which no value has; they are refused."""
+        plain = value.removeprefix("=")
+        if len(plain) > 1 and plain[0] == plain[-1] == "'":
+            plain = plain[1:-1]
+        if plain != value:
+            message = f"`{_short(value)}` is not a value: text stands in double quotes, after one `=` or `:`"
+            self.problem("query_value_invalid", path, message, f"write {field}{quoted(_short(plain))}")
+        return plain
 
     def add_field(self, name: str, value: Any, path: str) -> None:
         if name == "workflow" and isinstance(value, str) and "@" in value:
@@ -195,6 +226,8 @@ class _Reader:
                 self.problem("query_value_invalid", path, message, offered(value.lower(), _CHOICES[name]))
             else:
                 self._one(name, found, path, many=name == "waiting")
+        elif name == "workflow" and not is_name(value):
+            self._problems.append(_no_workflow(value, path))
         elif name == "version" and not re.fullmatch(r"[^@]+@[0-9]+", value):
             hint = "write version:billing@3"
             self.problem("query_value_invalid", path, f"`{_short(value)}` is not a version of a workflow", hint)
@@ -214,6 +247,8 @@ class _Reader:
             hint = f"compare it: started>{_short(value) or '-2h'}"
         elif name in _TIMES:
             hint = f"write {_TIMES[name]}"
+        elif name in ("error", "code"):
+            hint = _BY_CODE
         elif name in _SYNONYMS:
             hint = f"write {_SYNONYMS[name]}{_short(value)}"
         else:
@@ -221,6 +256,16 @@ class _Reader:
             labelled = f"label.{_short(name)}={_short(value)}"
             hint = near if near.startswith("did") else f"for a label write {labelled}; {near}"
         self.problem("query_term_unknown", path, f"runs have no `{_short(name)}` to search by", hint)
+
+    def add_labels(self, labels: Any) -> None:
+        if isinstance(labels, Mapping):
+            for key, value in labels.items():
+                self.add_label(key, value, "/label")
+        elif isinstance(labels, str):
+            self.add(f"label.{labels}", "/label")
+        elif labels is not None:
+            message = f"`label` is text or a mapping, not {type(labels).__name__}"
+            self.problem("query_value_invalid", "/label", message, 'write label={"env": "prod"}')
 
     def add_label(self, key: Any, value: Any, path: str) -> None:
         if isinstance(key, str) and isinstance(value, str):
@@ -274,6 +319,13 @@ class _Reader:
         return None
 
 
+def _no_workflow(name: str, path: str) -> Problem:
+    meant = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    hint = f"did you mean `{_short(meant)}`?" if meant else "write workflow:billing"
+    message = f"`{_short(name)}` is not the name of a workflow: lower-case letters, digits and -"
+    return Problem(code="query_value_invalid", path=path, message=message, hint=hint)
+
+
 def checked_terms(terms: str | Iterable[str], fields: Sequence[str]) -> list[str]:
     """The terms of another list, or a refusal of those that nothing in it is found by; text is split at its spaces."""
     given: list[Any] = terms.split() if isinstance(terms, str) else list(terms)
@@ -287,6 +339,10 @@ def checked_terms(terms: str | Iterable[str], fields: Sequence[str]) -> list[str
         for number, term in enumerate(given)
         if not isinstance(term, str) or term.partition(":")[0] not in fields
     ]
+    for number, term in enumerate(given):
+        field, _, value = str(term).partition(":")
+        if field == "workflow" and re.search(r"[A-Z_\s]", value):
+            problems.append(_no_workflow(value, f"/terms/{number}"))
     if problems:
         raise Rejected(problems)
     return given

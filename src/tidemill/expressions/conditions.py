@@ -8,7 +8,8 @@ it is `light` and its values are few; otherwise it becomes an `EvaluationRequest
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable
+import re
+from collections.abc import Callable, Generator, Hashable, Iterator
 from functools import lru_cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, get_args
@@ -18,7 +19,7 @@ import msgspec
 from tidemill.errors import Problem
 from tidemill.expressions.errors import ExpressionError, condition_failed, kind_of, listing, meant, pointer, shorten
 from tidemill.expressions.limits import WRITABLE_BITS_MAX
-from tidemill.expressions.scope import NOTHING, Json, References, Scope, merged
+from tidemill.expressions.scope import NOTHING, RESERVED, Json, References, Scope, merged
 
 if TYPE_CHECKING:
     from tidemill.expressions.cel.evaluate import Cel
@@ -36,6 +37,9 @@ TEXT_REACH_MAX = 1 << 15
 
 LOOP_SECONDS = 0.01
 """Time that the parts of conditions take on the event loop before others may run."""
+
+HINTED_MAX = 200
+"""Characters of a condition that a hint repeats."""
 
 DEADLINE_MS = 5000
 """Default deadline of a request."""
@@ -200,6 +204,14 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def parse_condition(raw: Json, path: str = "") -> tuple[Condition | None, list[Problem]]:
     """Compile a condition, or report every problem with it; nothing is evaluated."""
+    condition, problems = _read(raw, path)
+    if condition is not None:
+        problems += _template_problems(raw, path)
+    return (None if problems else condition), problems
+
+
+def _read(raw: Json, path: str) -> tuple[Condition | None, list[Problem]]:
+    """Parse a condition as it may stand in a stored version: older ones hold templates as plain text."""
     problems: list[Problem] = []
     if (leaves := leaf_count(raw)) > LEAVES_MAX:
         message = f"a condition is made of at most {LEAVES_MAX} others, and this one of {leaves}"
@@ -207,6 +219,46 @@ def parse_condition(raw: Json, path: str = "") -> tuple[Condition | None, list[P
         return None, [Problem(code="condition_too_large", message=message, path=path, hint=hint)]
     condition = _parsed(raw, path, problems, 0)
     return (None if problems else condition), problems
+
+
+_TEMPLATE = re.compile(r"""(["']?)\{\{\s*(.*?)\s*\}\}\1""", re.DOTALL)
+_TEMPLATE_ONLY = frozenset({"secrets", "item", "index", "nodes"})
+_DOTTED = re.compile(r"([A-Za-z_]\w*)(?:\.[A-Za-z_]\w*)*")
+
+
+def _template_problems(raw: Json, path: str) -> Iterator[Problem]:
+    """Refuse a template in a text of a condition, where it would be compared as it is written."""
+    if isinstance(raw, str):
+        if _TEMPLATE.search(raw):
+            yield _no_template(path, _without_templates(raw))
+    elif isinstance(raw, dict) and raw.get("type") in ("cel", "composite", "cross_node_comparison", "jsonpath"):
+        for key, part in raw.items():
+            parts = enumerate(part) if key == "conditions" and isinstance(part, list) else ()
+            for number, each in parts:
+                yield from _template_problems(each, f"{path}/{key}/{number}")
+            if key == "expression":
+                yield from _template_problems(part, f"{path}/{key}")
+            value = part.get("value") if key in ("left", "right") and isinstance(part, dict) else part
+            if key in ("left", "right", "value") and isinstance(value, str) and _TEMPLATE.search(value):
+                yield _no_template(f"{path}/{key}", "write the condition in CEL, such as output.x == inputs.y")
+
+
+def _no_template(path: str, hint: str) -> Problem:
+    message = "conditions are not templates: {{ }} is compared as it is written"
+    return Problem(code="condition_syntax", message=message, path=path, hint=hint)
+
+
+def _without_templates(expression: str) -> str:
+    """The hint for a template in CEL: the same condition without braces, where only paths stand in them."""
+    found = [match.groups() for match in _TEMPLATE.finditer(expression)]
+    names = [inner.partition(".")[0] for quote, inner in found if quote and _DOTTED.fullmatch(inner)]
+    if len(names) < len(found) or not _TEMPLATE_ONLY.isdisjoint(names) or len(expression) > HINTED_MAX:
+        return "write names as they are: inputs.x == 'a', ctx.node.output.y > 1; + joins texts"
+    return f"write {_TEMPLATE.sub(lambda match: _in_cel(match[2]), expression)}"
+
+
+def _in_cel(name: str) -> str:
+    return name if name.partition(".")[0] in RESERVED else f"ctx.{name}"
 
 
 def leaf_count(raw: Json) -> int:
@@ -292,7 +344,7 @@ def _decide_parts(composite: Composite, scope: Scope, share: LoopShare) -> Evalu
 
 @lru_cache(maxsize=8192)
 def _compiled(stored: str | bytes) -> Condition:
-    condition, problems = parse_condition(stored if isinstance(stored, str) else msgspec.json.decode(stored))
+    condition, problems = _read(stored if isinstance(stored, str) else msgspec.json.decode(stored), "")
     if condition is not None:
         return condition
     first = problems[0]
@@ -307,6 +359,8 @@ def _parsed(raw: Json, path: str, problems: list[Problem], depth: int) -> Condit
         return _parsed_text(raw, path, problems)
     if not isinstance(raw, dict):
         hint = "write a CEL expression, or an object with a type"
+        if isinstance(raw, bool):
+            hint = "leave it out: the node always runs" if raw else 'write "false", in quotes'
         problems.append(shape(f"a condition is a string or an object, not {kind_of(raw)}", path, hint))
         return None
     if "type" not in raw:

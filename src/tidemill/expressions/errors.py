@@ -7,6 +7,7 @@ here quotes more of a value than its kind and its keys.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
@@ -141,3 +142,22 @@ def lacking(where: str, value: Json, key: object) -> tuple[str, str]:
 
 def pointer(base: str, key: str | int) -> str:
     return f"{base}/{str(key).replace('~', '~0').replace('/', '~1')}"
+
+
+_UNITS = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_KEY_UNITS = {"ms": 0.001, "s": 1, "sec": 1, "seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([a-z]*)")
+
+
+def number_hint(key: str, value: Json) -> str:
+    """What to write for a number in quotes, or for a duration such as `5m` where the key names a unit."""
+    written = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if written is None:
+        return ""
+    amount, unit = float(written[1]), written[2]
+    if not unit:
+        return f"write {amount:.15g}, without quotes"
+    of_key = _KEY_UNITS.get(key.rpartition("_")[2])
+    if unit not in _UNITS or of_key is None:
+        return ""
+    return f"write {round(amount * _UNITS[unit] / of_key, 9):.15g}"

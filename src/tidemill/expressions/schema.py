@@ -27,6 +27,7 @@ from tidemill.expressions.errors import (
     condition_failed,
     kind_of,
     meant,
+    number_hint,
     pointer,
     shorten,
 )
@@ -61,7 +62,7 @@ NO_SYNONYMS: Synonyms = {}
 
 _LOOK = re.compile(r"\(\?<?[=!]|\\(?:[1-9]|k)")
 
-_KINDS = {
+KINDS = {
     "array": "a list",
     "boolean": "true or false",
     "integer": "an integer",
@@ -70,6 +71,20 @@ _KINDS = {
     "object": "an object",
     "string": "a string",
 }
+
+_SPELLINGS = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "list": "array",
+    "dict": "object",
+    "map": "object",
+    "none": "null",
+}
+"""What other languages call the types of JSON Schema."""
 
 
 class Schema:
@@ -138,8 +153,7 @@ class Schema:
                 unexpected
             ):
                 at = self._at(error.schema_path[:-1])
-                properties = at.get("properties") if isinstance(at, dict) else None
-                known = list(properties) if isinstance(properties, dict) else []
+                known = list(properties := _properties(at))
                 for key in unexpected:
                     message = f'there is no key "{shorten(key, 60)}" here'
                     others = f"known keys: {shorten(', '.join(known), 200)}" if known else ""
@@ -149,7 +163,9 @@ class Schema:
                 at = self._at(error.schema_path[:-1])
                 if _in_another_word(key, error.instance, at, synonyms):
                     return
-                wanted = at.get("properties", {}).get(key) if isinstance(at, dict) else None
+                # A condition of the schema may ask for a key that stands above it.
+                of_all = self.source if not error.instance_path else at
+                wanted = next((p[key] for each in (at, of_all) if key in (p := _properties(each))), None)
                 takes = _takes(wanted) if isinstance(wanted, dict) else ""
                 hint = takes and f"it takes {takes}"
                 yield Problem(code=code, message=f'the key "{key}" is missing', path=place, hint=hint)
@@ -162,10 +178,22 @@ class Schema:
             case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid():
                 schemas = self._at(error.schema_path)
                 wanted = ", ".join(map(_wanted, schemas)) if isinstance(schemas, list) else "what the schema allows"
-                message = shorten(f"it is none of: {wanted}", 300)
-                yield Problem(code=code, message=message, path=place, hint=_alternatives(error))
+                message, hint = shorten(f"it is none of: {wanted}", 300), _alternatives(error)
+                if isinstance(schemas, list) and all(
+                    isinstance(each, dict) and [*each] == ["required"] for each in schemas
+                ):
+                    either = " or ".join(" with ".join(f'"{key}"' for key in each["required"]) for each in schemas)
+                    message, hint = f"the key {either} is missing", ""
+                yield Problem(code=code, message=message, path=place, hint=hint)
+            case ValidationErrorKind.Pattern() if takes := _described(self._at(error.schema_path[:-1])):
+                name = str(error.instance)
+                hint = f"write {takes.replace('NAME', name)}" if "NAME" in takes and name.isidentifier() else takes
+                yield Problem(code=code, message=shorten(error.message, 300), path=place, hint=hint)
             case ValidationErrorKind.Type():
-                hint = _object_form(self._at(error.schema_path[:-1]), error.instance)
+                wanted = self._at(error.schema_path[:-1])
+                hint = _object_form(wanted, error.instance)
+                if not hint and isinstance(wanted, dict) and wanted.get("type") in ("number", "integer"):
+                    hint = number_hint(place.rpartition("/")[2], error.instance)
                 yield Problem(code=code, message=shorten(error.message, 300), path=place, hint=hint)
             case _:
                 yield Problem(code=code, message=shorten(error.message, 300), path=place)
@@ -181,9 +209,14 @@ class Schema:
         return at
 
 
-def _synonym_hint(word: str, properties: Json, synonyms: Synonyms) -> str:
+def _properties(schema: Json) -> dict[str, Json]:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return properties if isinstance(properties, dict) else {}
+
+
+def _synonym_hint(word: str, properties: dict[str, Json], synonyms: Synonyms) -> str:
     for key in synonyms.get(word, ()):
-        if key in (properties or ()):
+        if key in properties:
             takes = _takes(properties[key])
             return f'did you mean "{key}"?' + (f" It takes {takes}" if takes else "")
     return ""
@@ -217,7 +250,7 @@ def _listed(value: Json) -> list[Any]:
 
 def _is_of_type(value: Json, schema: Json) -> bool:
     kind = schema.get("type") if isinstance(schema, dict) else None
-    return isinstance(kind, str) and kind in _KINDS and compile_schema({"type": kind}).accepts(value)
+    return isinstance(kind, str) and kind in KINDS and compile_schema({"type": kind}).accepts(value)
 
 
 def compile_schema(schema: Json) -> Schema:
@@ -359,71 +392,28 @@ def _schema_problem(error: ValidationError, source: Json = None) -> Problem:
     return _type_problem(error, place) or _invalid(shorten(error.message, 300), place, _alternatives(error))
 
 
-_SPELLINGS = {
-    "str": "string",
-    "text": "string",
-    "int": "integer",
-    "float": "number",
-    "double": "number",
-    "bool": "boolean",
-    "list": "array",
-    "dict": "object",
-    "map": "object",
-    "none": "null",
-}
-"""What other languages call the types of JSON Schema."""
-
-
-def _type_of(name: Json) -> str:
+def type_of(name: Json) -> str:
     """The type that a word means; empty if it means none."""
-    return "" if not isinstance(name, str) else name if name in _KINDS else _SPELLINGS.get(name.lower(), "")
+    return "" if not isinstance(name, str) else name if name in KINDS else _SPELLINGS.get(name.lower(), "")
 
 
 def _type_problem(error: ValidationError, place: str) -> Problem | None:
     """A misspelt type, or a type where a schema belongs."""
     name, steps = error.instance, error.instance_path
+    if isinstance(name, bool) and len(steps) > 1 and steps[-1] == "required":
+        message = f"`required` is a list of names, beside `properties`: it does not belong to `{steps[-2]}` itself"
+        return _invalid(
+            message, place, f"write {{properties: {{…}}, required: [{steps[-2]}]}}" if name else "leave it out"
+        )
     if not isinstance(name, str) or not steps:
         return None
     if len(steps) > 1 and steps[-2] == "properties":
         message = f"`{shorten(name, 60)}` is not a schema"
-        return _invalid(message, place, f"write {{type: {_type_of(name)}}}") if _type_of(name) else None
-    if steps[-1] != "type" or name in _KINDS:
+        return _invalid(message, place, f"write {{type: {type_of(name)}}}") if type_of(name) else None
+    if steps[-1] != "type" or name in KINDS:
         return None
-    hint = f"did you mean `{_type_of(name)}`?" if _type_of(name) else meant(name, _KINDS)
-    return _invalid(f"`{shorten(name, 60)}` is not a type", place, hint or f"the types are {', '.join(_KINDS)}")
-
-
-_KEYWORD_NAMES = """
-    type enum const title description default deprecated readOnly writeOnly examples format required
-    properties patternProperties additionalProperties propertyNames minProperties maxProperties dependentRequired
-    dependentSchemas dependencies unevaluatedProperties items prefixItems contains minContains maxContains minItems
-    maxItems uniqueItems unevaluatedItems allOf anyOf oneOf not if then else minLength maxLength pattern multipleOf
-    minimum maximum exclusiveMinimum exclusiveMaximum contentEncoding contentMediaType contentSchema definitions
-"""
-_KEYWORDS = frozenset(_KEYWORD_NAMES.split())
-
-
-def check_names_typed(schema: Json, path: str) -> list[Problem]:
-    """Refuse a mapping from names to types: it is a valid schema, because unknown keywords are, and checks nothing."""
-    if not isinstance(schema, dict):
-        return []
-    strings = (key for key in schema if isinstance(key, str))
-    names = [key for key in strings if key not in _KEYWORDS and not key.startswith(("x-", "$"))]
-    typed = [key for key in names if _type_of(schema[key]) or (isinstance(schema[key], dict) and "type" in schema[key])]
-    if not names or (len(names) < len(schema) and not typed):
-        return []
-    shown = names[:NAMES_SHOWN_MAX]
-    parts = [f"{shorten(key, 60)}: {_as_schema(schema[key])}" for key in shown] + ["…"] * (len(names) > len(shown))
-    words = ", ".join(f"`{shorten(key, 60)}`" for key in shown)
-    message = (
-        f"this is a JSON Schema, and {words} {'is not a keyword' if len(names) == 1 else 'are not keywords'} of it"
-    )
-    return [_invalid(message, path, f"write {{type: object, properties: {{{', '.join(parts)}}}}}")]
-
-
-def _as_schema(value: Json) -> str:
-    inner = value.get("type") if isinstance(value, dict) else value
-    return f"{{type: {_type_of(inner)}}}" if _type_of(inner) else "{}"
+    hint = f"did you mean `{type_of(name)}`?" if type_of(name) else meant(name, KINDS)
+    return _invalid(f"`{shorten(name, 60)}` is not a type", place, hint or f"the types are {', '.join(KINDS)}")
 
 
 _DEFS_HINT = "put the schema under $defs and refer to it as #/$defs/<name>"
@@ -456,10 +446,14 @@ def _pointer(base: str, steps: Iterable[str | int]) -> str:
     return base
 
 
+def _described(schema: Json) -> str:
+    described = schema.get("description") if isinstance(schema, dict) else None
+    return shorten(described, 120) if isinstance(described, str) else ""
+
+
 def _takes(schema: Json) -> str:
     """What a key takes, in the words of its schema if it has some; empty if that cannot be said shortly."""
-    described = schema.get("description") if isinstance(schema, dict) else None
-    wanted = shorten(described, 120) if isinstance(described, str) and described else _wanted(schema)
+    wanted = _described(schema) or _wanted(schema)
     return "" if wanted == ELSE else wanted
 
 
@@ -470,9 +464,9 @@ def _wanted(schema: Json) -> str:
         case {"enum": list(values)}:
             return choices(values)
         case {"type": str(kind), "pattern": str(pattern)}:
-            return f"{_KINDS.get(kind, kind)} like {shorten(pattern, 60)}"
+            return f"{KINDS.get(kind, kind)} like {shorten(pattern, 60)}"
         case {"type": str(kind)}:
-            return _KINDS.get(kind, kind)
+            return KINDS.get(kind, kind)
         case {"required": [*keys]}:
             return f"an object with {', '.join(map(str, keys))}"
     return ELSE

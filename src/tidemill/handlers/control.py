@@ -175,7 +175,8 @@ HOURS_MAX = 876_600
 """A hundred years, as for the node type `sleep`."""
 MOMENT_MS_MAX = 253_402_300_800_000
 """The end of the year 9999."""
-_PRINCIPALS = {"type": "array", "items": {"type": "string", "pattern": "^(user|role):.+"}, "maxItems": 1_000}
+_PRINCIPAL = {"type": "string", "pattern": "^(user|role):.+", "description": "user:NAME or role:NAME"}
+_PRINCIPALS = {"type": "array", "items": _PRINCIPAL, "maxItems": 1_000}
 _NODE_IDS = {"type": "array", "items": {"type": "string"}}
 
 

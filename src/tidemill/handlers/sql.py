@@ -48,6 +48,11 @@ CHILD = "tidemill.handlers.sql_child"
 Parameters = list[Any] | dict[str, Any]
 
 
+def is_database(url: str) -> bool:
+    """Whether a URL names a database of a kind that statements are sent to."""
+    return url.startswith(("postgresql://", "postgres://")) or re.match(r"sqlite:///[^?#]*[^/?#]", url) is not None
+
+
 class Database(Protocol):
     """A database of the operator."""
 

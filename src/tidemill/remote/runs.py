@@ -24,7 +24,9 @@ from tidemill.engine.run_query import (
     RunHistogram,
     RunSummary,
     checked_buckets,
+    quoted,
     read_query,
+    workflow_name,
 )
 from tidemill.engine.services.bulk import RUNS_MAX, BulkAction, BulkOutcome, BulkService
 from tidemill.engine.services.context import AnyRun, run_ids_of
@@ -64,21 +66,17 @@ def query_text(
 ) -> str:
     """The arguments of `find` as one text of the query language. Raises Rejected as `find` does."""
     query, terms = query if isinstance(query, str) else list(query), list(terms)
-    named = {"status": status, "workflow": workflow}
+    named = {"status": status, "workflow": workflow_name(workflow)}
     now_ms = int(time.time() * 1_000)
     read_query(query, terms=terms, named=named, label=label, since=since, until=until, now_ms=now_ms)
-    conditions = [query] if isinstance(query, str) else [_quoted(each) for each in query]
-    conditions += [_quoted(each) for each in terms]
-    conditions += [_quoted(f"{name}:{value}") for name, value in named.items() if value is not None]
+    conditions = [query] if isinstance(query, str) else [quoted(each) for each in query]
+    conditions += [quoted(each) for each in terms]
+    conditions += [quoted(f"{name}:{value}") for name, value in named.items() if value is not None]
     labels = [label] if isinstance(label, str) else [f"{key}={value}" for key, value in (label or {}).items()]
-    conditions += [_quoted(f"label.{each}") for each in labels]
+    conditions += [quoted(f"label.{each}") for each in labels]
     conditions += [f"started>={_moment(since)}"] if since is not None else []
     conditions += [f"started<{_moment(until)}"] if until is not None else []
     return " ".join(filter(None, conditions))
-
-
-def _quoted(condition: str) -> str:
-    return f'"{condition}"' if any(character.isspace() for character in condition) else condition
 
 
 def _moment(moment: Moment) -> str:

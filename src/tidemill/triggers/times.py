@@ -131,8 +131,10 @@ def read_cron(text: Any, problems: list[Problem]) -> str:
         problems.append(Problem(code="cron_invalid", path="/cron", message=message, hint=hint))
         return ""
 
-    if not isinstance(text, str) or len(text) > CRON_LENGTH_MAX or not text.isprintable():
-        return refuse(f"a cron expression is text of at most {CRON_LENGTH_MAX} characters", FIELDS_HINT)
+    if not isinstance(text, str):
+        return refuse(f"a cron expression is text, not {type(text).__name__}", FIELDS_HINT)
+    if len(text) > CRON_LENGTH_MAX or not text.isprintable():
+        return refuse(f"a cron expression is one line of at most {CRON_LENGTH_MAX} characters", FIELDS_HINT)
     words = text.split()
     tidy = " ".join(words)
     if tidy.startswith("@"):
@@ -147,9 +149,32 @@ def read_cron(text: Any, problems: list[Problem]) -> str:
 
     try:
         due = next(iter(CronSim(tidy, datetime(2024, 1, 1, tzinfo=UTC))), None)
-    except CronSimError as error:
-        return refuse(f"`{tidy}`: {error}", FIELDS_HINT)
+    except CronSimError:
+        return refuse(f"`{tidy}`: {_wrong_field(words)}", FIELDS_HINT)
     return tidy if due is not None else refuse(f"`{tidy}` never matches", FIELDS_HINT)
+
+
+_FIELDS = (
+    ("minute", "0 to 59"),
+    ("hour", "0 to 23"),
+    ("day", "1 to 31, or L"),
+    ("month", "1 to 12, or JAN to DEC"),
+    ("weekday", "0 to 7, or SUN to SAT"),
+)
+
+
+def _wrong_field(words: list[str]) -> str:
+    """Name the first field that is wrong by itself; the library says only what it is called."""
+    from cronsim import CronSim, CronSimError
+
+    for number, (name, range_) in enumerate(_FIELDS):
+        alone = ["*"] * len(_FIELDS)
+        alone[number] = words[number]
+        try:
+            CronSim(" ".join(alone), datetime(2024, 1, 1, tzinfo=UTC))
+        except CronSimError:
+            return f"{name} {words[number]} is not {range_}"
+    return "no month has such a day"
 
 
 def read_zone(name: Any, problems: list[Problem]) -> str:

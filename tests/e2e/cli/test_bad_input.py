@@ -145,6 +145,65 @@ HINTED: dict[str, tuple[str, list[str], str]] = {
         [],
         'a template without quotes is a mapping [not_json] → write "{{ … }}"',
     ),
+    "a function in a file": (
+        "name: f\nnodes: [{id: a, type: python, config: {function: 'steps_here.py:f'}}]",
+        [],
+        "write steps_here:f",
+    ),
+    "a name that is no function": (
+        "name: f\nnodes: [{id: a, type: python, config: {function: 'steps_here:n'}}]",
+        [],
+        "steps_here:n is not a function: its type is int",
+    ),
+    "a map over an object": (
+        "name: f\nnodes: [{id: a, type: value, map: {over: '{{ inputs }}'}, config: 1}]",
+        [],
+        "map.over gave an object, not a list: {{ inputs }}",
+    ),
+    "a key of a node's output without it": (
+        (
+            "name: f\nnodes: [{id: a, type: value, config: {x: 1}}, {id: b, type: value, dependencies: [a], "
+            "config: '{{ a.result }}'}]"
+        ),
+        [],
+        "below the id of a node stands `output`: a.output",
+    ),
+    "an approver without a kind": (
+        "name: f\nnodes: [{id: a, type: human, config: {approvers: [alice]}}]",
+        [],
+        "write user:alice or role:alice",
+    ),
+    "a body under another key": (
+        "name: f\nnodes: [{id: a, type: http, config: {url: 'http://127.0.0.1:1/', json: {a: 1}}}]",
+        [],
+        'did you mean "body"? It takes {json: …}',
+    ),
+    "a duration with a unit": (
+        "name: f\nnodes: [{id: a, type: sleep, config: {seconds: 5m}}]",
+        [],
+        "write 300",
+    ),
+    "a model without a name": (
+        "name: f\nnodes: [{id: a, type: llm, config: {prompt: hi}}]",
+        [],
+        "the name of a model",
+    ),
+    "a script that is only a label": (
+        (
+            "name: f\nnodes: [{id: a, type: classify, retry: 1, "
+            "config: {text: x, labels: [bug, other], provider: scripted, answers: [bug]}}]"
+        ),
+        [],
+        "{label: …, confidence: …}",
+    ),
+    "a key that is written out": (
+        (
+            "name: f\nnodes: [{id: a, type: http, retry: 1, "
+            "config: {url: 'http://127.0.0.1:1/', headers: {Authorization: Bearer sk-1}}}]"
+        ),
+        [],
+        "[literal_credential] → write {{ secrets.NAME }}",
+    ),
     "a URL without a scheme": (
         "name: f\nnodes: [{id: a, type: http, config: {url: 'example.org/x'}}]",
         [],
@@ -169,6 +228,7 @@ def test_a_mistake_is_told_with_what_to_write(
 ) -> None:
     document, arguments, hint = HINTED[case]
     (tmp_path / "needs_more.py").write_text("import surely_nowhere\n")
+    (tmp_path / "steps_here.py").write_text("def f(): ...\nn = 1\n")
     monkeypatch.setenv("TIDEMILL_EGRESS_ALLOW", "127.0.0.1:1")
     done = inside("run", *file(document)(tmp_path), *arguments)
     assert done.code != main.OK and hint in " ".join((done.out + done.err).split())

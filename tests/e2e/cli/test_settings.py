@@ -70,6 +70,13 @@ def test_a_file_of_the_folder_is_ignored_and_the_command_says_so(
     assert "is ignored" not in inside(command, "../documents/hello.yaml", "--config", str(file)).err
 
 
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_config_says_that_a_file_of_the_folder_is_ignored(inside: InProcessCli, folder: Path, command: str) -> None:
+    file = grant(folder / "here" / "tidemill.toml")
+    assert f"{file} is ignored" in inside("config", command).err
+    assert "is ignored" not in inside("config", command, "--config", str(file)).err
+
+
 def test_a_worker_says_so_too(folder: Path) -> None:
     file = grant(folder / "here" / "tidemill.toml")
     worker = subprocess.Popen(

@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+import tidemill
 from tests.fixtures.cluster import TENANT, Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.engine.index_rows import RUN, WAITS, waiting_terms
-from tidemill.engine.run_query import CONDITIONS_MAX, QUERY_LENGTH_MAX, RunQuery, read_query
+from tidemill.engine.run_query import CONDITIONS_MAX, QUERY_LENGTH_MAX, RunQuery, checked_terms, read_query
 from tidemill.engine.views import RunStatus
 from tidemill.errors import Problem, Rejected
+from tidemill.remote.runs import query_text
 from tidemill.stores.contract import Commit
 
 NOW_MS = 1_800_000_000_000
@@ -49,6 +51,7 @@ def problems(text: Any = "", **more: Any) -> list[Problem]:
         ("label.a=b=c", ("label:a=b=c",)),
         ('label.customer="acme corp" live', ("label:customer=acme corp", "live")),
         ('"label.two words=x"', ("label:two words=x",)),
+        (r'label.a="a \"b\" \\ \n"', (r'label:a=a "b" \ \n',)),
         ("label.empty=", ("label:empty=",)),
         ("waiting:approval waiting:human waiting", ("waiting:approval", "waiting")),
         ("waiting:timer waiting:signal", ("waiting:timer", "waiting:signal")),
@@ -86,6 +89,36 @@ def test_bounds_of_the_start(text: str, since: int | None, before: int | None) -
     assert query(text) == RunQuery(since_ms=since, before_ms=before)
 
 
+def test_other_lists_refuse_names_that_no_workflow_has() -> None:
+    assert checked_terms("workflow:my-flow workflow:billing@3", ("workflow",)) == [
+        "workflow:my-flow",
+        "workflow:billing@3",
+    ]
+    with pytest.raises(Rejected) as refused:
+        checked_terms("workflow:my_flow", ("workflow",))
+    (problem,) = refused.value.problems
+    assert (problem.path, problem.hint) == ("/terms/0", "did you mean `my-flow`?")
+
+
+def test_labels_are_text_or_a_mapping() -> None:
+    (problem,) = problems(label=["env=prod"])
+    assert (problem.path, problem.hint) == ("/label", 'write label={"env": "prod"}')
+    assert query(label={"env": "'=prod'"}).terms == ("label:env='=prod'",), "a mapping takes any value"
+
+
+def test_a_workflow_in_python_stands_for_its_name() -> None:
+    @tidemill.workflow
+    def my_flow() -> None: ...
+
+    assert query(named={"workflow": my_flow}).terms == ("workflow:my-flow",)
+    assert query_text(workflow=my_flow) == "workflow:my-flow"  # type: ignore[arg-type]
+
+
+def test_conditions_are_quoted_for_a_server() -> None:
+    label = {"a": 'x "y" \\', "b": "two words", "c": "plain\\"}
+    assert query(query_text(label=label)) == query(label=label)
+
+
 def test_everything_can_be_given_by_name() -> None:
     named = {"status": "failed", "workflow": "billing"}
     found = query("live", terms=["by:ada"], named=named, label={"a": "1", "b": "x y"}, since="2h", until="-1h")
@@ -118,6 +151,13 @@ def test_everything_can_be_given_by_name() -> None:
         ("stuk", "query_term_unknown", "/query:1", "did you mean `stuck`?"),
         ("workflow", "query_term_unknown", "/query:1", "did you mean `workflow:`?"),
         ("label.customer", "query_value_invalid", "/query:1", "write label.customer=VALUE"),
+        ("label.env!=prod", "query_term_unknown", "/query:1", "label.env=VALUE"),
+        ("live status!=failed", "query_term_unknown", "/query:6", "status=VALUE"),
+        ("label.env==prod", "query_value_invalid", "/query:1", "write label.env=prod"),
+        ("label.env='prod'", "query_value_invalid", "/query:1", "write label.env=prod"),
+        ("by:'ada'", "query_value_invalid", "/query:1", "write by:ada"),
+        ("workflow:my_flow", "query_value_invalid", "/query:1", "did you mean `my-flow`?"),
+        ("error:exception", "query_term_unknown", "/query:1", "tidemill runs failures"),
         ("label.=x", "query_value_invalid", "/query:1", "write label.KEY=VALUE"),
         ("started>2h", "query_value_invalid", "/query:1", "write -2h"),
         ("started>yesterday", "query_value_invalid", "/query:1", "write -2h"),

@@ -123,6 +123,48 @@ def test_every_problem_is_reported_with_its_place(raw: Any, found: list[tuple[st
         compiled(raw)
 
 
+@pytest.mark.parametrize(
+    ("raw", "path", "hint"),
+    [
+        ("'{{ inputs.x }}' == 'a'", "/when", "write inputs.x == 'a'"),
+        ("'{{ first.output.x }}' == 'a'", "/when", "write ctx.first.output.x == 'a'"),
+        ("'id-{{ inputs.x }}' == output.id", "/when", "+ joins texts"),
+        ("'{{ secrets.KEY }}' == output.id", "/when", "write names as they are"),
+        (
+            all_of(YES, {"type": "cel", "expression": "output.x == '{{ inputs.x }}'"}),
+            "/when/conditions/1/expression",
+            "write output.x == inputs.x",
+        ),
+        (
+            {"type": "jsonpath", "query": "$.x", "operator": "==", "value": "{{ inputs.x }}"},
+            "/when/value",
+            "output.x == inputs.y",
+        ),
+        (
+            {
+                "type": "cross_node_comparison",
+                "left": {"path": "output.x"},
+                "operator": "==",
+                "right": {"value": "{{ inputs.x }}"},
+            },
+            "/when/right",
+            "output.x == inputs.y",
+        ),
+    ],
+)
+def test_a_template_in_a_condition_is_refused(raw: Any, path: str, hint: str) -> None:
+    condition, (problem,) = parse_condition(raw, "/when")
+    assert condition is None
+    assert (problem.code, problem.path) == ("condition_syntax", path)
+    assert "conditions are not templates" in problem.message
+    assert hint in problem.hint
+    assert compiled(raw), "a workflow that is stored with it keeps its meaning"
+
+
+def test_braces_may_be_searched_for() -> None:
+    assert parsed("output.text.contains('{{')")
+
+
 def test_conditions_are_not_nested_endlessly() -> None:
     raw: Any = YES
     for _ in range(20):

@@ -17,11 +17,11 @@ from tidemill.expressions.schema import (
     PATTERNS_MAX,
     PROBLEMS_MAX,
     Matching,
-    check_names_typed,
     check_schema,
     compile_schema,
 )
 from tidemill.expressions.scope import is_template
+from tidemill.kernel.compile.compiler import check_names_typed
 
 PERSON = {
     "type": "object",
@@ -584,6 +584,7 @@ def test_much_is_decided_elsewhere() -> None:
         ({"name": {"description": "who"}}, "{name: {}}"),
         ({"type": "object", "name": "string"}, "{name: {type: string}}"),
         ({"required": ["name"], "name": {"type": "string"}}, "{name: {type: string}}"),
+        ({"url": "string", "minimum": "integer"}, "{url: {type: string}, minimum: {type: integer}}"),
         ({f"n{number}": "int" for number in range(9)}, "n7: {type: integer}, …}"),
     ],
 )

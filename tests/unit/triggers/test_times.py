@@ -108,13 +108,14 @@ def test_a_year_of_missed_minutes_is_not_walked_through() -> None:
         ("*/5 * * * * *", "six fields"),
         ("* * * *", "4 fields"),
         ("", "0 fields"),
-        ("61 * * * *", "61"),
-        ("* * * foo *", "foo"),
-        ("0 0 31 2 *", "31 2"),
+        ("61 * * * *", "minute 61 is not 0 to 59"),
+        ("* 5-30 * * *", "hour 5-30 is not 0 to 23"),
+        ("* * * foo *", "month foo is not 1 to 12, or JAN to DEC"),
+        ("0 0 31 2 *", "no month has such a day"),
         ("@dayly", "@dayly"),
         ("x" * 300, "characters"),
         (5, "text"),
-        ("0 0 \x00 * *", "text"),
+        ("0 0 \x00 * *", "one line"),
     ],
 )
 def test_a_wrong_cron_expression_is_refused_with_a_hint(text: Any, words: str) -> None:

@@ -24,6 +24,7 @@ from tidemill.cli.render.terminal import (
     supports_unicode,
 )
 from tidemill.cli.session import StoreSession
+from tidemill.cli.user_code import warn_of_ignored_config
 from tidemill.client import Tidemill
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.settings import ServerSettings, Settings, TenantGrants, read_settings, unknown_variables
@@ -211,6 +212,7 @@ def show_command(as_json: bool) -> int:
     except Rejected as refusal:
         report_problems(refusal.problems, as_json=as_json)
         return main.REFUSED
+    warn_of_ignored_config()
     shown = dict(_shown(found))
     if as_json:
         print_json(shown)
@@ -231,6 +233,8 @@ def check_command(file: str | None, as_json: bool) -> int:
     except Rejected as refusal:
         report_problems(refusal.problems, as_json=as_json)
         return main.REFUSED
+    if file is None:
+        warn_of_ignored_config()
     if as_json:
         print_json({"file": _words(found.source), "warnings": [each.message for each in unknown_variables()]})
         return main.OK

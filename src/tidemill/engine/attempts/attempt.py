@@ -50,7 +50,7 @@ from tidemill.engine.compiled import CompiledNode
 from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Unavailable
 from tidemill.expressions.conditions import Condition, EvaluationSteps, is_small
-from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent
+from tidemill.expressions.errors import ExpressionError, LoopBudgetSpent, kind_of, shorten
 from tidemill.expressions.sandbox.pool import render_apart, run_steps
 from tidemill.expressions.scope import Scope
 from tidemill.handlers.contract import (
@@ -513,12 +513,12 @@ class Attempt:
     # Maps
 
     async def _expand(self, program: CompiledNode) -> Result:
-        assert program.over is not None
+        assert program.over is not None and self._node.map is not None
         items = await self._filled(program.over, self._scope())
         if not isinstance(items, list):
             raise ExpressionError(
                 code="template_failed",
-                message=f"map.over gave {type(items).__name__}, not a list",
+                message=f"map.over gave {kind_of(items)}, not a list: {shorten(str(self._node.map.over), 80)}",
                 hint="refer to a list with a single {{ expression }}",
             )
         if not items:

@@ -106,8 +106,7 @@ class _Starts(NamedTuple):
 ITERATED_PAGE, COUNTED_PAGE = 200, 1_000
 
 
-def _key_reused(path: str = "") -> Rejected:
-    message = "this key belongs to another request"
+def _key_reused(path: str = "", message: str = "this key belongs to another request") -> Rejected:
     return rejected("key_reused", message, path=path, hint="use a new key for a new request")
 
 
@@ -352,8 +351,8 @@ class RunService(RunActions):
         # The order of keys does not matter.
         same = known == text or decode_value(known) == decode_value(text)
         if foreign or state.workflow != workflow or not same:
-            message = f"key {stream.key} belongs to a run with other inputs"
-            raise rejected("key_reused", message, hint="use a new key for a new request")
+            other = f"of another workflow ({state.workflow})" if state.workflow != workflow else "with other inputs"
+            raise _key_reused(message=f"key {stream.key} belongs to a run {other}")
 
     async def result(
         self,

@@ -136,6 +136,11 @@ _FUNCTIONS_ELSEWHERE = {
     "min": "math.least",
     "sum": 'a condition of type jsonpath with "sum_gt"',
 }
+_OF_OTHERS = {
+    **dict.fromkeys(("always", "cancelled"), "leave `when` out, and write on_error: continue at the nodes before"),
+    "success": "leave `when` out: a node runs after its dependencies have completed",
+    **dict.fromkeys(("failed", "failure"), "write on_error: {route: [THIS_NODE]} at the node that may fail"),
+}
 _FUNCTIONS = (
     *("size", "contains", "startsWith", "endsWith", "matches", "lowerAscii", "upperAscii"),
     *("split", "join", "replace", "substring", "indexOf", "trim", "has", "all", "exists", "exists_one", "map"),
@@ -181,7 +186,9 @@ def _fault(expression: str, line: int, column: int, message: str, roots: frozens
         root = undeclared[1].split(".")[0]
         if after.startswith("("):
             known = meant(root, _FUNCTIONS) or f"functions are {listing(_FUNCTIONS)}"
-            if root in _FUNCTIONS_ELSEWHERE:
+            if root in _OF_OTHERS:
+                known = _OF_OTHERS[root]
+            elif root in _FUNCTIONS_ELSEWHERE:
                 known = f"it is called {_FUNCTIONS_ELSEWHERE[root]}"
             return Fault("condition_unknown_name", f'there is no function called "{root}"', known)
         return Fault("condition_unknown_name", f'there is no name "{root}"', _name_hint(expression, root, roots))
@@ -242,7 +249,8 @@ def _name_hint(expression: str, root: str, roots: frozenset[str]) -> str:
     if root in RESERVED:
         return seen
     near = meant(root, sorted({*roots, *_LITERALS.values()}))
-    return f"{near} {seen}" if near else f"a node is written ctx.{root}.output; {seen}"
+    written = f"a node is written ctx.{root}.output, in `branch` and `loop` a key of the own output output.{root}"
+    return f"{near} {seen}" if near else f"{written}; {seen}"
 
 
 def reading_faults(found: Iterable[Chain], result: str) -> tuple[Fault, ...]:

@@ -174,7 +174,10 @@ def _dead_end(path: Path, value: object) -> Explanation:
                     f"set TIDEMILL_SECRET_{key} for the workers, or put a file {key} into the folder TIDEMILL_SECRETS"
                 )
                 return Explanation(f'there is no secret "{key}"', hint)
-            return Explanation(*lacking(where, value, key))
+            message, hint = lacking(where, value, key)
+            if not hint and where.endswith(".output") and path.text.startswith(place(where[: -len(".output")], key)):
+                hint = f"below the id of a node stands `output`: {where}"
+            return Explanation(message, hint)
         value, where = below, place(where, key)
     return Explanation(f"{path.text} has no value")
 

@@ -204,7 +204,8 @@ def _compile(source: str) -> Outcome:
     try:
         return _full(source)
     except TemplateSyntaxError as error:
-        return Outcome(None, faults=(Fault(error.message or "it cannot be read", error.lineno, _BRACES),))
+        hint = "`}}` is missing" if source.count("{{") > source.count("}}") else _BRACES
+        return Outcome(None, faults=(Fault(error.message or "it cannot be read", error.lineno, hint),))
     except (RecursionError, MemoryError):
         return Outcome(None, faults=(Fault("it is nested too deep", 1),))
     except (ValueError, SyntaxError) as error:

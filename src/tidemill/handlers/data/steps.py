@@ -135,7 +135,8 @@ def _check_http(step: Step, path: str, http: NodeType) -> Iterator[ConfigProblem
     problems = compile_schema(http.config_schema).problems(config, "", wildcard=is_template)
     found = [ConfigProblem(each.path, each.message, each.hint) for each in problems]
     if not found and http.check is not None:
-        found = list(http.check(config))
+        # The credentials of an agent's tool have been filled in, so a warning of them would be wrong.
+        found = [each for each in http.check(config) if not each.warning]
     for problem in found:
         sub_path = problem.path.replace("/query", "/params", 1) if "params" in step else problem.path
         yield ConfigProblem(path + sub_path, problem.message, problem.hint)

@@ -21,6 +21,7 @@ from tidemill.ambient import wall_clock_ms
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.limits import json_excess
 from tidemill.expressions.sandbox.pool import NoSandbox, SandboxExecutor, run_query
+from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import (
     Blob,
     Done,
@@ -137,11 +138,28 @@ _TEXT = {"type": "string"}
 def _check(config: Any) -> Iterator[ConfigProblem]:
     yield from exchange.check_url(config.get("url"))
     yield from exchange.check_headers(config.get("headers"))
+    yield from _literal_credentials(config)
     pagination = config.get("pagination")
     for key in ("next", "items") if isinstance(pagination, dict) else ():
         path = pagination.get(key)
         if isinstance(path, str) and path != LINK:
             yield from check_query(path, f"/pagination/{key}")
+
+
+def _literal_credentials(config: Any) -> Iterator[ConfigProblem]:
+    """Warn of keys that are written in the document: everyone who may read it sees them."""
+    headers, auth = config.get("headers"), config.get("auth")
+    found = {f"/headers/{name}": text for name, text in headers.items()} if isinstance(headers, dict) else {}
+    found = {path: text for path, text in found.items() if _KEY_HEADER.search(path)}
+    if isinstance(auth, dict) and isinstance(auth.get("bearer"), str):
+        found["/auth/bearer"] = auth["bearer"]
+    for path, text in found.items():
+        if isinstance(text, str) and text and not is_template(text):
+            message = "a credential stands in the document, where all its readers see it"
+            yield ConfigProblem(path, message, "write {{ secrets.NAME }}", code="literal_credential", warning=True)
+
+
+_KEY_HEADER = re.compile(r"/(?:proxy-)?(?:authorization|(?:x-)?api-key|x-auth-token)$", re.IGNORECASE)
 
 
 def http_type(limits: Limits) -> NodeType:
@@ -162,6 +180,7 @@ def http_type(limits: Limits) -> NodeType:
             query=_FIELDS,
             body={
                 "type": "object",
+                "description": "{json: …}, {text: …} or {form: …}",
                 "properties": {"json": True, "text": _TEXT, "form": _FIELDS, "$blob": _TEXT},
                 "minProperties": 1,
                 "not": {

@@ -61,11 +61,14 @@ _REQUIRED = {
 }
 
 
+_MODEL = "the name of a model; provider: scripted takes `answers` instead"
+
+
 def _model_fields(provider: dict[str, Any]) -> dict[str, Any]:
     """The fields that say which model at which endpoint; also those of a fallback."""
     return {
         "provider": provider,
-        "model": {"type": "string", "minLength": 1},
+        "model": {"type": "string", "minLength": 1, "description": _MODEL},
         "base_url": {"type": "string", "minLength": 1},
         "api_key": {"type": "string"},
         "headers": exchange.HEADERS_SCHEMA,

@@ -103,7 +103,7 @@ async def answered(ask: Ask, question: Question, context: NodeContext) -> Answer
     value, problems = read_value(second.text, schema)
     if problems:
         _keep(second, problems, context)
-        raise _invalid(second, problems, "simplify the schema, say more in the prompt, or use another model")
+        raise _invalid(second, problems, _hint(question))
     failed = (*first.failed, *second.failed)
     return Answered(reply=second, value=value, usage=usage, cost=cost, failed=failed, repaired=True)
 
@@ -156,6 +156,14 @@ def read_value(text: str, schema: Schema) -> tuple[Any, list[str]]:
 def _keep(reply: Reply, problems: list[str], context: NodeContext) -> None:
     """Log an answer that is refused: it is paid for, and shows what to say differently."""
     context.log.info("the answer does not match the schema: %s; it was:\n%s", "; ".join(problems), reply.text)
+
+
+def _hint(question: Question) -> str:
+    """What to change so that an answer matches: a script is wrong by itself."""
+    properties = question.form.get("properties") if isinstance(question.form, dict) else None
+    if question.settings.provider == "scripted" and isinstance(properties, dict):
+        return f"an entry of `answers` is an object: {{{', '.join(f'{name}: …' for name in properties)}}}"
+    return "simplify the schema, say more in the prompt, or use another model"
 
 
 def _invalid(reply: Reply, problems: list[str], hint: str) -> Fail:

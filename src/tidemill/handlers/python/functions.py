@@ -203,6 +203,8 @@ def imported(name: str) -> Function:
         raise CapabilityMissing("function_unknown", message, hint="correct that line") from None
     except (ImportError, ValueError) as error:
         hint = "modules are looked for beside the document, in the current folder and among what is installed"
+        if module_name.endswith(".py"):
+            hint = f"a module has no .py: write {module_name.removesuffix('.py')}:{attribute}"
         if isinstance(error, ImportError) and not f"{module_name}.".startswith(f"{error.name}."):
             # The module was found: what it imports itself is missing.
             frames = traceback.extract_tb(error.__traceback__)
@@ -210,7 +212,8 @@ def imported(name: str) -> Function:
             hint = f"install it for the worker: {last.filename}, line {last.lineno} imports it"
         raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}", hint=hint) from error
     if not callable(target):
-        raise Fail("function_unknown", f"{name} is not a function")
+        hint = "name a function: it takes what `args` of the config gives it"
+        raise Fail("function_unknown", f"{name} is not a function: its type is {type(target).__name__}", hint=hint)
     home = str(getattr(target, "__module__", None) or type(target).__module__)
     if home.partition(".")[0] != module_name.partition(".")[0]:
         message = f"{name} is defined in {home}, not in {module_name.partition('.')[0]}"

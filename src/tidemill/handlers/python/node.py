@@ -53,6 +53,9 @@ def _problem(name: str, imports: ImportGrants | None) -> ConfigProblem | None:
         return ConfigProblem("/function", message, "write module:function", code="function_unknown")
     if imports is None or imports.allow(name):
         return None
+    if ".py:" in name:
+        hint = f"a module has no .py: write {name.replace('.py:', ':')}"
+        return ConfigProblem("/function", f"there is no import of {name}", hint, code=NOT_ALLOWED)
     hint = f'register it, or the operator adds "{name}" to `imports` in {CONFIG_FILE}, or --allow-import of a worker'
     message = f"the operator has not granted the import of {name}"
     return ConfigProblem("/function", message, hint, code=NOT_ALLOWED)

@@ -9,19 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import NamedTuple
 
 import msgspec
 
 from tidemill.errors import Problem
 from tidemill.expressions.conditions import compiled, meaning
-from tidemill.expressions.errors import ExpressionError, pointer
+from tidemill.expressions.errors import ExpressionError, pointer, shorten
 from tidemill.expressions.schema import (
     Schema,
-    check_names_typed,
     check_schema,
     compile_schema,
     holds_wildcard,
+    type_of,
 )
 from tidemill.expressions.scope import is_template
 from tidemill.kernel.compile import references
@@ -31,7 +32,7 @@ from tidemill.kernel.document.fields import NODE, node_ids
 from tidemill.kernel.document.normalize import NormalizedDraft, Use, draft_of, parse_conditions
 from tidemill.kernel.document.problems import DocumentPath, shown
 from tidemill.kernel.document.reader import paused_collector
-from tidemill.kernel.document.synonyms import CONFIG_KEYS, KEYS_AS_TYPES, TYPES, our_key
+from tidemill.kernel.document.synonyms import CONFIG_KEYS, KEYS_AS_TYPES, OF_TYPE, TYPES, our_key
 from tidemill.kernel.model import ConfigProblem, Json, Limits, NodeType, Workflow
 
 Types = Mapping[str, Sequence[NodeType]]
@@ -41,6 +42,9 @@ UNUSABLE_SHOWN_MAX = 3
 """Unusable node types that a problem names."""
 
 TYPES_SHOWN_MAX = 30
+SURE_SIMILARITY = 0.75
+"""How similar an unknown type is to a known one that is surely meant."""
+NAMES_SHOWN_MAX = 8
 DEFAULTS_CHECKED_MAX = 200
 """Checking a default costs compiling a schema."""
 
@@ -50,7 +54,7 @@ DEFAULT_HINT = "runs without this input would be refused: write a default that t
 def _meant_type(name: str) -> str:
     if name in KEYS_AS_TYPES:
         return f"this is not a node of its own: any node may have the key `{KEYS_AS_TYPES[name][0]}`"
-    return f"did you mean `{TYPES[name][0]}`?" if name in TYPES else ""
+    return f"did you mean `{TYPES[name][0]}`?" if name in TYPES else OF_TYPE.get(name, "")
 
 
 class TypeTable:
@@ -76,13 +80,15 @@ class TypeTable:
             hint = "known: " + ", ".join(each.key for each in versions) + UNOFFERED * self._of_workers
             place.problem("unknown_type_version", "type", f"type `{base}` has no version {major}", hint)
         else:
-            hint = _meant_type(base) or place.found.nearest(base, self.types)
+            meant = _meant_type(base)
+            sure = meant or get_close_matches(base, self.types, n=1, cutoff=SURE_SIMILARITY)
+            hint = meant or place.found.nearest(base, self.types)
             more = ", …" if len(self.types) > TYPES_SHOWN_MAX else ""
             hint = hint or f"known types: {', '.join(sorted(self.types)[:TYPES_SHOWN_MAX])}{more}"
             if self._unusable_types:
                 listed = "; ".join(shown(each, 300) for each in self._unusable_types[:UNUSABLE_SHOWN_MAX])
                 hint += f"; or it is one of those: {listed}"
-            hint += UNOFFERED * self._of_workers
+            hint += UNOFFERED * (self._of_workers and not sure)
             place.problem("unknown_node_type", "type", f"there is no node type `{shown(base)}`", hint)
 
     def check_config(
@@ -255,6 +261,42 @@ def closed_names(schema: Json) -> set[str] | None:
     if any(key in schema for key in _OPENING) or not isinstance(properties, dict):
         return None
     return set(properties)
+
+
+_KEYWORD_NAMES = """
+    type enum const title description default deprecated readOnly writeOnly examples format required
+    properties patternProperties additionalProperties propertyNames minProperties maxProperties dependentRequired
+    dependentSchemas dependencies unevaluatedProperties items prefixItems contains minContains maxContains minItems
+    maxItems uniqueItems unevaluatedItems allOf anyOf oneOf not if then else minLength maxLength pattern multipleOf
+    minimum maximum exclusiveMinimum exclusiveMaximum contentEncoding contentMediaType contentSchema definitions
+"""
+_KEYWORDS = frozenset(_KEYWORD_NAMES.split())
+
+
+def check_names_typed(schema: Json, path: str) -> list[Problem]:
+    """Refuse a mapping from names to types: it is a valid schema, because unknown keywords are, and checks nothing."""
+    if not isinstance(schema, dict):
+        return []
+    strings = (key for key in schema if isinstance(key, str))
+    names = [key for key in strings if key not in _KEYWORDS and not key.startswith(("x-", "$"))]
+    typed = [key for key in names if type_of(schema[key]) or (isinstance(schema[key], dict) and "type" in schema[key])]
+    if not names or (len(names) < len(schema) and not typed):
+        return []
+    # A property may be called like a keyword.
+    meant = [key for key in schema if key in names or (isinstance(key, str) and key != "type" and type_of(schema[key]))]
+    parts = [f"{shorten(key, 60)}: {_as_schema(schema[key])}" for key in meant[:NAMES_SHOWN_MAX]]
+    parts += ["…"] * (len(meant) > NAMES_SHOWN_MAX)
+    words = ", ".join(f"`{shorten(key, 60)}`" for key in names[:NAMES_SHOWN_MAX])
+    message = (
+        f"this is a JSON Schema, and {words} {'is not a keyword' if len(names) == 1 else 'are not keywords'} of it"
+    )
+    hint = f"write {{type: object, properties: {{{', '.join(parts)}}}}}"
+    return [Problem(code="schema_invalid", message=message, path=path, hint=hint)]
+
+
+def _as_schema(value: Json) -> str:
+    inner = value.get("type") if isinstance(value, dict) else value
+    return f"{{type: {type_of(inner)}}}" if type_of(inner) else "{}"
 
 
 def warn_of_inputs(place: DocumentPath, uses: Iterable[Use], names: set[str]) -> None:

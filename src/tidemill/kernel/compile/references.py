@@ -19,6 +19,7 @@ from tidemill.expressions.scope import has_syntax
 from tidemill.kernel.compile.graph import Edge, Graph, Loops, ancestor_pairs, dominates_pairs, walk
 from tidemill.kernel.document.normalize import CONDITIONED_KEYS, NormalizedDraft, Use
 from tidemill.kernel.document.problems import DocumentPath, pointer, shown
+from tidemill.kernel.document.synonyms import OF_TEMPLATE
 from tidemill.kernel.document.values import LEAVES
 from tidemill.kernel.model import Json, NodeType
 
@@ -131,8 +132,16 @@ def unknown_reference(draft: NormalizedDraft, place: DocumentPath, use: Use, nam
         by_key = f'ctx["{shown(hyphened)}"]' if in_condition else f"nodes['{shown(hyphened)}']"
         hint = f"an id with a hyphen is written `{by_key}.output`"
     else:
-        hint = draft.found.nearest(name, draft.index) or f"a node's output is {written}, an input `inputs.<name>`"
+        hint = _of_others(name, use) or draft.found.nearest(name, draft.index)
+        hint = hint or f"a node's output is {written}, an input `inputs.<name>`"
     place.problem("unknown_reference", use.key, message, hint)
+
+
+def _of_others(name: str, use: Use) -> str:
+    """What to write for a name that other engines have, with the name that follows it."""
+    text = use.value if isinstance(use.value, str) else ""
+    following = re.search(rf"\b{re.escape(name)}(?:\.|\[['\"])([A-Za-z_][\w-]*)", text)
+    return OF_TEMPLATE.get(name, "").format(following[1] if following else "NAME")
 
 
 _TEXT, _WHOLE = {"type": "string"}, {"type": "integer"}
@@ -350,7 +359,8 @@ def _is_secret(steps: tuple[str | int, ...], secret_fields: Sequence[str]) -> bo
 def check_roots(place: DocumentPath, use: Use, allowed: frozenset[str], secret_fields: Sequence[str] = ()) -> None:
     for root in sorted(use.reach.roots - allowed):
         if root == SECRETS:
-            hint = f"fields that keep secrets: {', '.join(secret_fields)}" if secret_fields else ""
+            hint = "such as `headers` of `http` and `env` of `shell`"
+            hint = f"fields that keep secrets: {', '.join(secret_fields)}" if secret_fields else hint
             place.problem("secret_not_allowed", use.key, _WHERE[root], hint)
         else:
             place.problem("name_not_available", use.key, _WHERE.get(root, f"`{root}` is not available here"))

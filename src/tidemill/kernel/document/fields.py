@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from tidemill.expressions.errors import number_hint
 from tidemill.expressions.scope import RESERVED
 from tidemill.kernel.document import synonyms
 from tidemill.kernel.document.problems import DocumentPath, escaped, shown
@@ -83,12 +84,13 @@ def read_table(place: DocumentPath, raw: Mapping[str, Json], table: Table) -> di
 
 
 def unknown_key(place: DocumentPath, key: str, table: Table) -> None:
-    known = synonyms.our_key(key, table.entries)
+    word = key.replace("-", "_").lower()
+    known = synonyms.our_key(word, table.entries)
     hint = f"did you mean `{known}`?" if known else place.found.nearest(key, table.entries)
     # The documented spelling is offered, also where another one that is read is nearer.
     other = next((name for other, (name, _, _) in table.entries.items() if hint == f"did you mean `{other}`?"), "")
     hint = f"did you mean `{other}`?" if other else f"known keys: {', '.join(table.order)}"
-    hint = table.instead.get(key, hint)
+    hint = table.instead.get(word, hint)
     place.problem("unknown_key", escaped(key), f"unknown key `{shown(key)}`", hint)
 
 
@@ -103,7 +105,7 @@ def table_of(instead: Mapping[str, str] | None = None, /, **readers: Reader) -> 
     return Table({name: (name, reader) for name, reader in readers.items()}, instead)
 
 
-def mapping_of(table: Table, *required: str) -> Reader:
+def mapping_of(table: Table, *required: str, example: str = "") -> Reader:
     """A reader of mappings; a single required key is offered to an author who wrote only its value."""
 
     def read(place: DocumentPath, key: str, value: Json) -> Json:
@@ -111,7 +113,8 @@ def mapping_of(table: Table, *required: str) -> Reader:
             # Only a short text: a document may hold a large value in many places.
             only = shown(f'"{value[:NAME_LENGTH_MAX]}"') if len(required) == 1 and isinstance(value, str) else "…"
             form = f"write {{{', '.join(f'{name}: {only}' for name in required)}}}"
-            return wrong_type(place, key, value, "a mapping", form if required else f"keys: {', '.join(table.order)}")
+            keys = f"write {example}" if example else f"keys: {', '.join(table.order)}"
+            return wrong_type(place, key, value, "a mapping", form if required else keys)
         inner = place.child(key)
         result = read_table(inner, value, table)
         require(inner, result, value, *required)
@@ -138,7 +141,8 @@ def whole(low: int, high: int = COUNT_MAX) -> Reader:
 
     def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, int) or isinstance(value, bool):
-            return wrong_type(place, key, value, "a whole number", _number_hint(key, value))
+            wanted = "a whole number" if high == COUNT_MAX else f"a whole number from {low} to {high}"
+            return wrong_type(place, key, value, wanted, number_hint(key, value))
         if low <= value <= high:
             return value
         place.problem("out_of_range", key, f"`{key}` is {shown(str(value))}, it must be {low} to {high}")
@@ -152,7 +156,7 @@ def number(low: float, high: float, *, above: bool = False, scale: float = 1) ->
 
     def read(place: DocumentPath, key: str, value: Json) -> Json:
         if not isinstance(value, int | float) or isinstance(value, bool):
-            return wrong_type(place, key, value, "a number", _number_hint(key, value))
+            return wrong_type(place, key, value, "a number", number_hint(key, value))
         if low / scale <= value <= high / scale and not (above and value * scale <= low):
             return value if scale == 1 else _scaled(value, scale)
         limit = f"at most {high / scale:,.10g}"
@@ -162,25 +166,6 @@ def number(low: float, high: float, *, above: bool = False, scale: float = 1) ->
         return None
 
     return read
-
-
-_UNITS = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-_KEY_UNITS = {"ms": 0.001, "s": 1, "sec": 1, "seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([a-z]*)")
-
-
-def _number_hint(key: str, value: Json) -> str:
-    """What to write for a number in quotes, or for a duration such as `5m` where the key names a unit."""
-    written = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if written is None:
-        return ""
-    amount, unit = float(written[1]), written[2]
-    if not unit:
-        return f"write {amount:.15g}, without quotes"
-    of_key = _KEY_UNITS.get(key.rpartition("_")[2])
-    if unit not in _UNITS or of_key is None:
-        return ""
-    return f"write {_scaled(amount, _UNITS[unit] / of_key):.15g}"
 
 
 def _scaled(value: float, scale: float) -> float:
@@ -219,7 +204,9 @@ def matching(pattern: str, what: str, length_max: int = NAME_LENGTH_MAX) -> Read
             return wrong_type(place, key, value, "a string")
         if compiled.fullmatch(value) and len(value) <= length_max:
             return value
-        place.problem("bad_name", key, f"`{shown(value)}` is not a name for `{key}`", f"{what}, at most {length_max}")
+        near = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-") if key == "name" else ""
+        hint = f"{f'write {shown(near)}: ' if near else ''}{what}, at most {length_max}"
+        place.problem("bad_name", key, f"`{shown(value)}` is not a name for `{key}`", hint)
         return None
 
     return read
@@ -309,7 +296,7 @@ RETRY = Table(
 
 def retry(place: DocumentPath, key: str, value: Json) -> Json:
     """A bare number is the number of attempts."""
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         attempts = _attempts(place, key, value)
         return None if attempts is None else {"max_attempts": attempts}
     if not isinstance(value, dict):
@@ -425,7 +412,13 @@ def map_over(place: DocumentPath, key: str, value: Json) -> Json:
     return wrong_type(place, key, value, "a list or a template of one")
 
 
-MAP = table_of(over=map_over, max_parallel=whole(1), tolerate=whole(0))
+def tolerate(place: DocumentPath, key: str, value: Json) -> Json:
+    if isinstance(value, str) and value.endswith("%"):
+        return wrong_type(place, key, value, "a whole number", "write how many items may fail, such as 10")
+    return whole(0)(place, key, value)
+
+
+MAP = table_of(over=map_over, max_parallel=whole(1), tolerate=tolerate)
 
 
 def mapped(place: DocumentPath, key: str, value: Json) -> Json:

@@ -141,7 +141,8 @@ RETENTION = fields.table_of(days=fields.number(0, DAYS_MAX), keep=fields.flag)
 
 def retention(place: DocumentPath, key: str, value: Json) -> Json:
     """Retention of finished runs: days, or for ever; `keep: false` is the default."""
-    read = fields.mapping_of(RETENTION)(place, key, value)
+    days = value if isinstance(value, int | float) and not isinstance(value, bool) else 30
+    read = fields.mapping_of(RETENTION, example=f"{{days: {days}}}")(place, key, value)
     if read is None:
         return None
     if read.get("keep") is False:
@@ -159,7 +160,9 @@ DOCUMENT = fields.table_of(
     outputs=fields.anything,
     defaults=fields.mapping_of(fields.Table({"retry": ("retry", fields.retry), **fields.TIMEOUTS})),
     limits=fields.mapping_of(LIMITS),
-    on_failure=fields.mapping_of(fields.table_of(compensate=fields.choice("automatic", "manual"))),
+    on_failure=fields.mapping_of(
+        fields.table_of(compensate=fields.choice("automatic", "manual")), example="{compensate: automatic}"
+    ),
     retention=retention,
     nodes=fields.anything,
     edges=fields.anything,

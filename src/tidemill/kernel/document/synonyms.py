@@ -34,7 +34,7 @@ KEYS = _words(
         "deadline_seconds": "deadline timeout timeout_seconds",
         "retry": "attempts max_attempts retries retry_policy",
         "when": "condition if only_if run_if",
-        "map": "for_each foreach with_items",
+        "map": "each for_each foreach matrix with_items",
         "loop": "repeat until while",
         "branch": "case choice switch",
         "on_error": "catch on_failure",
@@ -75,10 +75,15 @@ CONFIG_KEYS = _words(
         "changes_path": "on_changes",
         "timeout_seconds": "timeout",
         "seconds": "delay duration",
+        "body": "data form json payload",
+        "title": "message prompt question subject",
+        "text": "body content message",
     }
 )
 """Keys of a node's `config`."""
 
+_TIMES = "a schedule has them: `tidemill schedules create NAME WORKFLOW --cron … --start-at … --end-at … --catch-up …`"
+_BACKOFF = "write retry: {max_attempts: …, backoff_seconds: …}"
 _SCHEDULE = "a published workflow gets one with `tidemill schedules create NAME WORKFLOW --cron …`"
 _CONSTANTS = "what differs by run is declared in `inputs`; a constant is a node of type `value`"
 _WHOLE = "write `name` and `nodes` at the top of the document"
@@ -97,9 +102,19 @@ OF_DOCUMENT = {
     **dict.fromkeys(("constants", "variables", "vars"), _CONSTANTS),
     **dict.fromkeys(("env", "environment"), f"{_CONSTANTS}; `shell` has `env` in its `config`"),
     **dict.fromkeys(("dag", "spec", "workflow"), _WHOLE),
+    **dict.fromkeys(("catchup", "end_date", "start_date"), _TIMES),
+    **dict.fromkeys(("labels", "owner", "tags"), "runs have labels: `tidemill start NAME --label team=shop`"),
 }
 OF_NODE = {
     "function": "write type: python with config: {function: …}",
+    "name": "the `id` of a node is its name",
+    "run": "write type: shell with config: {argv: [echo, hi]}",
+    "goto": "the nodes that depend on this one follow it; `branch` chooses among them, `loop` goes back",
+    **dict.fromkeys(("output", "outputs"), "what a node returns is its output, read as {{ ID.output }}"),
+    **dict.fromkeys(("cache", "memoize"), "there is no cache: a run is started once per `key`, and keeps its outputs"),
+    **dict.fromkeys(("backof", "backoff", "backoff_seconds"), _BACKOFF),
+    **dict.fromkeys(("allow_failure", "continue_on_error", "ignore_errors"), "write on_error: continue"),
+    **dict.fromkeys(("max_parallel", "over", "tolerate"), "it belongs into `map`: map: {over: …}"),
     **dict.fromkeys(("env", "environment"), "a `shell` node has `env` in its `config`; others read {{ inputs.NAME }}"),
     **dict.fromkeys(("input", "inputs"), _CONFIG_INPUTS),
     **dict.fromkeys(
@@ -121,28 +136,44 @@ OF_LOOP = {"until": "`condition` is true to go back for another pass: write the 
 TYPES = _words(
     {
         "shell": "bash cmd command exec script sh",
-        "http": "api curl request rest",
+        "http": "api curl http_request request rest",
         "sleep": "delay timer wait",
-        "human": "approval approve manual user_task",
-        "workflow": "child call_workflow subflow sub_workflow subworkflow",
+        "human": "approval approve gate manual user_task",
+        "workflow": "call child call_workflow subflow sub_workflow subworkflow",
         "llm": "chat gpt openai prompt",
-        "value": "const constant set",
+        "value": "const constant echo log noop print set",
         "sql": "database postgres query",
         "transform": "jinja jq",
-        "python": "lambda py",
+        "python": "activity lambda py",
         "email": "mail smtp",
         "signal": "event receive",
     }
 )
 KEYS_AS_TYPES = _words(
     {
-        "branch": "choice condition gateway if switch",
+        "branch": "branch choice condition gateway if switch",
         "map": "for_each foreach map",
         "loop": "loop repeat while",
-        "join": "join parallel",
+        "join": "join",
     }
 )
 """What is a node elsewhere and a key of a node here."""
+OF_TYPE = {
+    **dict.fromkeys(("container", "docker"), "write type: shell with config: {argv: [docker, run, --rm, IMAGE]}"),
+    **dict.fromkeys(("fork", "parallel"), "nodes that do not depend on one another run side by side"),
+}
+OF_TEMPLATE = {
+    **dict.fromkeys(("args", "input", "param", "params", "parameters", "vars"), "an input is `inputs.{0}`"),
+    **dict.fromkeys(
+        ("activities", "jobs", "needs", "states", "steps", "tasks"), "the output of a node is `{0}.output`"
+    ),
+    **dict.fromkeys(("env", "environ"), "workflows read no environment: pass an input, or a secret, `secrets.{0}`"),
+    **dict.fromkeys(
+        ("ds", "execution_date", "logical_date", "now", "ts"),
+        "declare the input `scheduled_at`: a schedule gives it its time",
+    ),
+}
+"""Names that templates and conditions of others begin with; {0} is the name that follows."""
 
 
 def our_key(word: str, known: Container[str], words: Mapping[str, tuple[str, ...]] = KEYS) -> str:

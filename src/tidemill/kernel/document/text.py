@@ -27,6 +27,8 @@ from tidemill.kernel.model import Json
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 TOKENS_MAX = 5_000_000
 """Tokens that a scan reads; later faults are reported without their place."""
+JSON_SHOWN = 200
+"""Characters around a fault that are looked at for its hint."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -44,7 +46,9 @@ def read_json(text: str) -> Json:
             check_values(value, found)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        found.problem("json_syntax", "", f"{where}: {error.msg[:1].lower()}{error.msg[1:]}")
+        found.problem(
+            "json_syntax", "", f"{where}: {error.msg[:1].lower()}{error.msg[1:]}", _json_hint(text, error.pos)
+        )
     except (RecursionError, ValueError):
         # Too deep, or an integer with more digits than Python converts; the scan says which and where.
         _Scan(text, found).run()
@@ -52,6 +56,25 @@ def read_json(text: str) -> Json:
             found.problem("too_deep", "", "nested too deep, or a number too long, to be read")
     found.refuse()
     return value
+
+
+def _json_hint(text: str, at: int) -> str:
+    """What to write where the parser stopped: most often it met something that other languages have."""
+    rest = text[at : at + JSON_SHOWN].lstrip()
+    before = text[max(at - JSON_SHOWN, 0) : at].rstrip()
+    if rest.startswith(("//", "/*", "#")):
+        return "JSON has no comments: leave it out, or name the file .yaml and write # before it"
+    if rest.startswith("'"):
+        return 'strings stand in double quotes: "…"'
+    if rest.startswith((",", "]", "}")) and (before.endswith(",") or rest[1:].lstrip().startswith(("]", "}"))):
+        return "leave out the comma before the bracket"
+    word = _CONSTANT.match(rest)
+    if word is not None:
+        return f"write {'null' if word[0] == 'None' else word[0].lower()}"
+    return "" if rest else "the text ends too early: a bracket or a quote is not closed"
+
+
+_CONSTANT = re.compile(r"(?:None|True|False)\b")
 
 
 def _parse(text: str) -> tuple[Json, list[Problem]]:
@@ -258,12 +281,13 @@ class _Composer:
                 parent[self.key] = value
                 self.key = _NO_KEY
             elif parent is not None:
-                self.key = self.keys.setdefault(value, value) if isinstance(value, str) else ""
+                self.key = self.keys.setdefault(value, value) if isinstance(value, str) else _NO_KEY
                 if not isinstance(value, str):
                     # Braces in braces are a template, nearly always.
                     is_template = isinstance(value, dict)
                     message = "a template without quotes is a mapping" if is_template else "a key must be a string"
                     self._report("not_json", event, message, 'write "{{ … }}"' if is_template else "quote the key")
+                    self.key = ""
                 elif value in self.open:
                     self._report("duplicate_key", event, f"the key `{shown(value)}` is given twice", "keep one of them")
                 elif value == "<<" and type(event) is yaml.ScalarEvent and event.implicit[0]:

@@ -163,10 +163,16 @@ async def test_a_key_that_was_used_for_something_else_is_refused(mill: Cluster) 
     await worker.publish(chain("a", name="other"))
     await worker.end(await worker.engine.start("test", {"n": 1}, key="k"))
     before = await mill.events("k")
-    for workflow, inputs in (("test", {"n": 2}), ("test", None), ("other", {"n": 1})):
+    with_others, of_another = "with other inputs", "of another workflow (test)"
+    for workflow, inputs, why in (
+        ("test", {"n": 2}, with_others),
+        ("test", None, with_others),
+        ("other", {"n": 1}, of_another),
+    ):
         with pytest.raises(Rejected) as refused:
             await worker.engine.start(workflow, inputs, key="k")
         assert refused.value.code == "key_reused"
+        assert refused.value.problems[0].message == f"key k belongs to a run {why}"
     assert await mill.events("k") == before
 
 

@@ -499,7 +499,7 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"step": "groupby", "by": "a", "aggregations": {"a": "count"}}, "/pipeline/0/aggregations/a", "another name"),
     ({"step": "join", "with": [], "left_on": "a", "right_on": ["a", "b"]}, "/pipeline/0/right_on", "pair them up"),
     ({"step": "join", "with": "orders", "on": "a"}, "/pipeline/0/with", "list of rows"),
-    ({"step": "join", "with": []}, "/pipeline/0", "an object with left_on, right_on"),
+    ({"step": "join", "with": []}, "/pipeline/0", '"left_on" with "right_on" is missing'),
     ({"step": "regex_extract", "field": "a", "pattern": "("}, "/pipeline/0/pattern", "missing )"),
     ({"step": "regex_extract", "field": "a", "pattern": "(?=x)"}, "/pipeline/0/pattern", "look-around"),
     ({"step": "parse_date", "field": "a", "format": "%Q"}, "/pipeline/0/format", "no directive %Q"),
@@ -510,7 +510,7 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"step": "http_request", "url": "x.example", "params": 3}, "/pipeline/0/params", "object"),
     ({"step": "http_request", "url": "x.example", "headers": {"Host": "y"}}, "/pipeline/0/headers/Host", "connection"),
     ({"step": "jq_transform", "program": 3}, "/pipeline/0/program", "string"),
-    ({"step": "table_select"}, "/pipeline/0", "an object with fields, an object with drop"),
+    ({"step": "table_select"}, "/pipeline/0", '"fields" or "drop" is missing'),
 ]  # fmt: skip
 
 

@@ -426,7 +426,7 @@ def refused(raw: dict[str, Any]) -> tuple[Problem, ...]:
         ({"name": "t", "nodes": [{**NODE, "depends_on": []}]}, "/nodes/0/depends_on", "did you mean `dependencies`?"),
         ({"name": "t", "nodes": [{**NODE, "needs": []}]}, "/nodes/0/needs", "did you mean `dependencies`?"),
         ({"name": "t", "nodes": [{**NODE, "if": "true"}]}, "/nodes/0/if", "did you mean `when`?"),
-        ({"name": "t", "nodes": [{**NODE, "name": "b"}]}, "/nodes/0/name", "did you mean `id`?"),
+        ({"name": "t", "nodes": [{**NODE, "name": "b"}]}, "/nodes/0/name", "the `id` of a node is its name"),
         ({"name": "t", "nodes": [{**NODE, "timeout": 3}]}, "/nodes/0/timeout", "did you mean `timeout_seconds`?"),
         ({"name": "t", "nodes": [{**NODE, "timeot_second": 3}]}, "/nodes/0/timeot_second", "`timeout_seconds`?"),
         (
@@ -445,11 +445,51 @@ def refused(raw: dict[str, Any]) -> tuple[Problem, ...]:
         ({"name": "t", "nodes": [{**NODE, "type": "bash"}]}, "/nodes/0/type", "did you mean `shell`?"),
         ({"name": "t", "nodes": [{**NODE, "type": "if"}]}, "/nodes/0/type", "any node may have the key `branch`"),
         ({"name": "t", "nodes": [{**NODE, "type": "approval"}]}, "/nodes/0/type", "did you mean `human`?"),
+        ({"name": "t", "nodes": [{**NODE, "type": "branch"}]}, "/nodes/0/type", "may have the key `branch`"),
+        ({"name": "t", "nodes": [{**NODE, "type": "http_request"}]}, "/nodes/0/type", "did you mean `http`?"),
+        ({"name": "t", "nodes": [{**NODE, "type": "docker"}]}, "/nodes/0/type", "argv: [docker, run"),
+        ({"name": "t", "nodes": [{**NODE, "type": "parallel"}]}, "/nodes/0/type", "run side by side"),
+        ({"name": "t", "nodes": [{**NODE, "backof": 3}]}, "/nodes/0/backof", "write retry: {"),
+        ({"name": "t", "nodes": [{**NODE, "run": "x"}]}, "/nodes/0/run", "write type: shell"),
+        ({"name": "t", "nodes": [{**NODE, "matrix": {}}]}, "/nodes/0/matrix", "did you mean `map`?"),
+        (
+            {"name": "t", "nodes": [{**NODE, "continue-on-error": True}]},
+            "/nodes/0/continue-on-error",
+            "write on_error: continue",
+        ),
+        ({"name": "t", "nodes": [{**NODE, "when": True}]}, "/nodes/0/when", "leave it out"),
+        ({"name": "t", "nodes": [{**NODE, "when": "always()"}]}, "/nodes/0/when", "on_error: continue"),
+        ({"name": "t", "nodes": [{**NODE, "retry": True}]}, "/nodes/0/retry", "for example 3"),
+        (
+            {"name": "t", "nodes": [{**NODE, "map": {"over": [1], "tolerate": "1%"}}]},
+            "/nodes/0/map/tolerate",
+            "how many items may fail",
+        ),
+        ({"name": "t", "retention": 7, "nodes": [NODE]}, "/retention", "write {days: 7}"),
+        ({"name": "t", "on_failure": "x", "nodes": [NODE]}, "/on_failure", "write {compensate: automatic}"),
+        ({"name": "t", "start_date": "x", "nodes": [NODE]}, "/start_date", "--start-at"),
+        ({"name": "My Flow", "nodes": [NODE]}, "/name", "write my-flow"),
+        (
+            {"name": "t", "inputs": {"properties": {"x": {"required": True}}}, "nodes": [NODE]},
+            "/inputs/properties/x/required",
+            "required: [x]",
+        ),
+        ({"name": "t", "nodes": [{**NODE, "config": "{{ inputs.x"}]}, "/nodes/0/config", "`}}` is missing"),
+        ({"name": "t", "nodes": [{**NODE, "config": "{{ params.x }}"}]}, "/nodes/0/config", "`inputs.x`"),
+        ({"name": "t", "nodes": [{**NODE, "config": "{{ steps.b.outputs.x }}"}]}, "/nodes/0/config", "`b.output`"),
+        ({"name": "t", "nodes": [{**NODE, "config": "{{ env.HOME }}"}]}, "/nodes/0/config", "`secrets.HOME`"),
+        ({"name": "t", "nodes": [{**NODE, "config": "{{ ds }}"}]}, "/nodes/0/config", "`scheduled_at`"),
+        ({"name": "t", "nodes": [{**NODE, "config": "{{ secrets.KEY }}"}]}, "/nodes/0/config", "`env` of `shell`"),
     ],
 )
 def test_words_of_other_engines_are_explained(given: dict[str, Any], path: str, hint: str) -> None:
     problems = {problem.path: problem for problem in refused(given)}
     assert hint in problems[path].hint
+
+
+def test_the_range_of_a_number_is_told_to_whoever_writes_a_word() -> None:
+    (problem,) = refused({"name": "t", "nodes": [{**NODE, "priority": "high"}]})
+    assert problem.message == "node `a`: `priority` must be a whole number from 0 to 9, not a string"
 
 
 def test_a_dollar_within_a_text_is_no_mistake() -> None:

@@ -132,6 +132,27 @@ def test_a_byte_order_mark_is_no_content() -> None:
         assert read_document('\ufeff{"a": 1}', format=language) == {"a": 1}
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('{"a": [1, 2,]}', "leave out the comma"),
+        ('{"a": 1,\n}', "leave out the comma"),
+        ('{"a": 1, // one\n"b": 2}', "JSON has no comments"),
+        ("{\"a\": 'one'}", "double quotes"),
+        ('{"a": True}', "write true"),
+        ('{"a": [1', "ends too early"),
+    ],
+)
+def test_what_other_languages_allow_in_json_is_named(text: str, hint: str) -> None:
+    (problem,) = problems(text)
+    assert problem.code == "json_syntax" and hint in problem.hint
+
+
+def test_a_template_without_quotes_is_told_where_it_stands() -> None:
+    (problem,) = problems("a: {b: {{ inputs.x }}}", "yaml")
+    assert (problem.code, problem.path) == ("not_json", "/a/b")
+
+
 def test_without_a_format_the_text_decides() -> None:
     assert read_document('  {"a": 1}', format=None) == {"a": 1}
     assert read_document("a: 1", format=None) == {"a": 1}
