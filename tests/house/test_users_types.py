@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
-
-from mypy import api
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """\
@@ -57,7 +57,9 @@ async def main() -> None:
 def test_mypy_understands_code_that_uses_the_package(tmp_path: Path) -> None:
     file = tmp_path / "usage.py"
     file.write_text(CODE)
-    report, problems, _ = api.run(["--strict", "--config-file", str(ROOT / "pyproject.toml"), str(file)])
+    # In a process of its own: mypy changes limits of the process.
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", str(file)]
+    report = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     found = {int(line) for line in re.findall(r"usage\.py:(\d+): error", report)}
     wrong = {number for number, line in enumerate(CODE.splitlines(), 1) if line.endswith("# wrong")}
-    assert found == wrong and not problems, report
+    assert found == wrong, report

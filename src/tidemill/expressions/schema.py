@@ -177,8 +177,9 @@ class Schema:
                 yield Problem(code=code, message=message, path=place, hint=hint)
             case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid():
                 schemas = self._at(error.schema_path)
-                wanted = ", ".join(map(_wanted, schemas)) if isinstance(schemas, list) else "what the schema allows"
-                message, hint = shorten(f"it is none of: {wanted}", 300), _alternatives(error)
+                wanted = list(dict.fromkeys(map(_wanted, schemas))) if isinstance(schemas, list) else [ELSE]
+                said = "it fits none of the alternatives" if ELSE in wanted else f"it is none of: {', '.join(wanted)}"
+                message, hint = shorten(said, 300), _alternatives(error)
                 if isinstance(schemas, list) and all(
                     isinstance(each, dict) and [*each] == ["required"] for each in schemas
                 ):
