@@ -18,7 +18,7 @@ from fastapi import Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from tidemill.engine.views import plain
-from tidemill.errors import rejected
+from tidemill.errors import Problem, rejected
 
 JSON = "application/json"
 SVG = "image/svg+xml"
@@ -134,8 +134,8 @@ class AnswerSchemas:
         config = kind.__struct_config__
         if config.tag_field == "kind":
             properties["kind"] = {"type": "string", "const": str(config.tag)}
-        # A struct with `to_dict` leaves out what is not known.
-        shown = self._object(properties, required=not hasattr(kind, "to_dict"))
+        # A problem leaves out what is not known.
+        shown = self._object(properties, required=kind is not Problem)
         return {**shown, "description": (kind.__doc__ or "").strip().split("\n")[0]}
 
     @staticmethod
