@@ -164,7 +164,7 @@ NODE := $(if $(shell command -v npm 2>/dev/null),,.venv/.node-ready)
 web: setup $(NODE) ## Build the web page into the package, with npm or the wheel that carries it
 	@$(BIN)/python web/build.py
 
-web-types: web ## Write the page's types of the API from the OpenAPI document
+web-types: setup $(NODE) ## Write the page's types of the API from the OpenAPI document
 	@$(BIN)/python -m tests.docs.web_types
 
 load: setup ## Offer starts over HTTP to a server of its own, and show how it answers (RATE=n, SECONDS=n)

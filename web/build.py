@@ -65,13 +65,19 @@ def _version(node: str) -> tuple[int, ...]:
     return tuple(int(each) for each in numbers[:2] if each.isdecimal())
 
 
-def build() -> None:
-    """Build into a folder aside, and put it in place of the old one."""
-    before = source_hash()
+def install() -> tuple[list[str], dict[str, str]]:
+    """Install what the page is built with, unless it is there; the command of npm, and its environment."""
     command, environment = npm()
     installed = WEB / "node_modules" / ".package-lock.json"
     if not installed.is_file() or installed.stat().st_mtime < (WEB / "package-lock.json").stat().st_mtime:
         subprocess.run([*command, "ci", "--no-audit", "--no-fund"], cwd=WEB, env=environment, check=True)
+    return command, environment
+
+
+def build() -> None:
+    """Build into a folder aside, and put it in place of the old one."""
+    before = source_hash()
+    command, environment = install()
     aside = WEB / "dist"
     aside.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=aside) as folder:

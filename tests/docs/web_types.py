@@ -41,7 +41,7 @@ def web_build() -> Any:
 
 
 def main() -> int:
-    command, environment = web_build().npm()
+    command, environment = web_build().install()
     text = json.dumps(described())
     run = [*command, "run", "--silent", "types"]
     made = subprocess.run(run, cwd=WEB, env=environment, input=text, text=True, check=True, stdout=subprocess.PIPE)

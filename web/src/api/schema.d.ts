@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 8fddb51635bd9e03.
+// Made by `make web-types` from the OpenAPI document d9057211acc13b4c.
 
 export interface paths {
     "/livez": {
@@ -2819,46 +2819,46 @@ export interface components {
         };
         /** @description A run as lists show it. Stored by position, like events: new fields are appended with a default. */
         RunRow: {
-            run_id?: string;
-            workflow?: string;
-            version?: number;
-            digest?: string;
-            status?: string;
-            created_ms?: number;
-            last_event_ms?: number;
-            counter?: number;
-            events?: number;
-            tag_used?: string;
-            submitted_by?: string;
-            labels?: {
+            run_id: string;
+            workflow: string;
+            version: number;
+            digest: string;
+            status: string;
+            created_ms: number;
+            last_event_ms: number;
+            counter: number;
+            events: number;
+            tag_used: string;
+            submitted_by: string;
+            labels: {
                 [key: string]: string;
             };
-            correlation_id?: string;
-            started_ms?: number | null;
-            ended_ms?: number | null;
-            tolerated?: number;
-            dead_letters?: number;
-            late_results?: number;
-            waiting_for?: string[];
-            parent?: string;
-            forked_from?: string;
-            stuck?: boolean;
-            idle?: boolean;
-            failed_node?: string;
-            error_code?: string;
-            rollback?: string;
-            revision?: number;
-            suspect?: string;
-            stuck_reason?: string;
-            failure?: string;
-            error_message?: string;
-            work_ms?: number;
-            output_bytes?: number;
-            tokens?: number;
-            model_calls?: number;
-            model_tokens?: number;
-            cached_tokens?: number;
-            model_cost?: number;
+            correlation_id: string;
+            started_ms: number | null;
+            ended_ms: number | null;
+            tolerated: number;
+            dead_letters: number;
+            late_results: number;
+            waiting_for: string[];
+            parent: string;
+            forked_from: string;
+            stuck: boolean;
+            idle: boolean;
+            failed_node: string;
+            error_code: string;
+            rollback: string;
+            revision: number;
+            suspect: string;
+            stuck_reason: string;
+            failure: string;
+            error_message: string;
+            work_ms: number;
+            output_bytes: number;
+            tokens: number;
+            model_calls: number;
+            model_tokens: number;
+            cached_tokens: number;
+            model_cost: number;
         };
         RunView: {
             run_id?: string;
@@ -2897,34 +2897,34 @@ export interface components {
         };
         Explanation: {
             /** @enum {unknown} */
-            status?: "NEW" | "RUNNING" | "PAUSED" | "COMPLETED" | "FAILED" | "CANCELLED";
-            headline?: string;
-            stuck?: string;
-            newer?: string;
-            since_ms?: number | null;
-            blockers?: (components["schemas"]["Edge"] | components["schemas"]["Join"] | components["schemas"]["Limit"] | components["schemas"]["Items"] | components["schemas"]["Worker"] | components["schemas"]["Lease"] | components["schemas"]["Retry"] | components["schemas"]["Timer"] | components["schemas"]["Person"] | components["schemas"]["Signal"] | components["schemas"]["Child"] | components["schemas"]["Loop"] | components["schemas"]["Pause"] | components["schemas"]["Outputs"] | components["schemas"]["Wait"] | components["schemas"]["Missing"] | components["schemas"]["Deadline"] | components["schemas"]["Rollback"])[];
-            counts?: {
+            status: "NEW" | "RUNNING" | "PAUSED" | "COMPLETED" | "FAILED" | "CANCELLED";
+            headline: string;
+            stuck: string;
+            newer: string;
+            since_ms: number | null;
+            blockers: (components["schemas"]["Edge"] | components["schemas"]["Join"] | components["schemas"]["Limit"] | components["schemas"]["Items"] | components["schemas"]["Worker"] | components["schemas"]["Lease"] | components["schemas"]["Retry"] | components["schemas"]["Timer"] | components["schemas"]["Person"] | components["schemas"]["Signal"] | components["schemas"]["Child"] | components["schemas"]["Loop"] | components["schemas"]["Pause"] | components["schemas"]["Outputs"] | components["schemas"]["Wait"] | components["schemas"]["Missing"] | components["schemas"]["Deadline"] | components["schemas"]["Rollback"])[];
+            counts: {
                 [key: string]: number;
             };
-            more_roots?: number;
-            more_followers?: number;
-            deadline?: components["schemas"]["Deadline"] | null;
-            first_cause?: components["schemas"]["Cause"] | null;
-            chain?: components["schemas"]["Link"][];
-            reason?: string;
-            failures_tolerated?: number;
-            tolerated?: components["schemas"]["Sample"];
-            unread?: {
+            more_roots: number;
+            more_followers: number;
+            deadline: components["schemas"]["Deadline"] | null;
+            first_cause: components["schemas"]["Cause"] | null;
+            chain: components["schemas"]["Link"][];
+            reason: string;
+            failures_tolerated: number;
+            tolerated: components["schemas"]["Sample"];
+            unread: {
                 [key: string]: number;
             };
-            dead_letters?: number;
+            dead_letters: number;
             /** @enum {unknown} */
-            rollback?: "none" | "running" | "done" | "partial";
-            left?: components["schemas"]["Sample"];
-            left_error?: components["schemas"]["Failure"] | null;
-            warnings?: string[];
-            unblock?: string;
-            command?: string;
+            rollback: "none" | "running" | "done" | "partial";
+            left: components["schemas"]["Sample"];
+            left_error: components["schemas"]["Failure"] | null;
+            warnings: string[];
+            unblock: string;
+            command: string;
         };
         /** @description Its only inbound edge is undecided. */
         Edge: {
