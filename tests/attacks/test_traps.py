@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
@@ -29,7 +30,9 @@ SCRIPT = Path(sys.executable).with_name("tidemill")
 NAMES = {
     name for name in {*sys.stdlib_module_names, *packages_distributions()} if name.isidentifier() and name[0] != "_"
 }
-INSTALLED = NAMES - {*sys.builtin_module_names} - {name for name in NAMES if find_spec(name) is None}
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Finding pip warns where setuptools is installed and distutils was imported.
+    INSTALLED = NAMES - {*sys.builtin_module_names} - {name for name in NAMES if find_spec(name) is None}
 ABSENT = {*NAMES - INSTALLED, "sitecustomize", "usercustomize", "evil_nodes", "brotli", "orjson", "socksio", "uvloop"}
 """Names that programs try to import and do without, such as those of other systems."""
 OWN = "own_steps"

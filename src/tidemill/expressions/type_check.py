@@ -17,11 +17,24 @@ from tidemill.expressions.cel.evaluate import ROOTS, Cel
 from tidemill.expressions.cel.messages import COMPARE, CONVERT, MIXING, TO_NUMBER, shown_operator
 from tidemill.expressions.comparisons import HOLDER_HINT, ORDER_HINT, Comparison, Computation, Operand
 from tidemill.expressions.conditions import Composite, Condition
-from tidemill.expressions.errors import listing, meant, place
+from tidemill.expressions.errors import choices, listing, meant, place
 from tidemill.expressions.jsonpath.condition import JsonPath
 from tidemill.expressions.scope import Json
 
 Kinds = frozenset[str]
+
+
+class Choices(Kinds):
+    """The kinds of a value that is one of these."""
+
+    values: tuple[Json, ...] = ()
+
+    @classmethod
+    def of(cls, kinds: Kinds, values: Sequence[Json]) -> Choices:
+        found = cls(kinds)
+        found.values = tuple(values)
+        return found
+
 
 REFS_MAX = 20
 """References followed from one schema to the next, so that a cycle ends."""
@@ -92,20 +105,24 @@ def _pointed(root: Json, reference: Json) -> Json:
 
 
 def _kinds(schema: dict[str, Json]) -> Kinds | None:
-    given = schema.get("type")
+    given, kinds = schema.get("type"), None
     if given is not None:
         names = given if isinstance(given, list) else [given]
         found = [_TYPES.get(name) if isinstance(name, str) else None for name in names]
-        return None if None in found else frozenset().union(*(kinds for kinds in found if kinds))
+        kinds = None if None in found else frozenset().union(*(kinds for kinds in found if kinds))
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list):
-        return None
-    return frozenset(map(kind_named, values))
+        return kinds
+    return Choices.of(frozenset(map(kind_named, values)) if given is None else kinds or frozenset(), values)
 
 
 def kind_named(value: Json) -> str:
     """Name the kind of a value; a whole number is an integer to a schema, however it is written."""
     return "int" if isinstance(value, float) and value.is_integer() else _PYTHON[type(value)]
+
+
+def _written_kind(value: Json) -> Kinds:
+    return Choices.of(frozenset({kind_named(value)}), (value,))
 
 
 Promise = Kinds | MissingKey | None
@@ -151,6 +168,16 @@ class _Side(NamedTuple):
     kinds: Kinds
     name: str
 
+    def never_equals(self, other: _Side) -> Mismatch | None:
+        """Say why a text that is written down is none of those that the other value can be."""
+        ours, theirs = (side.kinds.values if isinstance(side.kinds, Choices) else () for side in (self, other))
+        if len(ours) == 1 and theirs and isinstance(ours[0], str) and ours[0] not in theirs:
+            texts = [each for each in theirs if isinstance(each, str)]
+            return Mismatch(
+                f"{other.name} is never {choices(ours)}", meant(ours[0], texts) or f"it is {choices(theirs)}"
+            )
+        return None
+
 
 def misfits(condition: Condition, raw: Json, look: Look) -> Iterator[TypeMismatch]:
     """Find everything in a condition that can never work; `raw` is how it is written, for the places."""
@@ -185,7 +212,7 @@ def _of_comparison(condition: Comparison, look: Look) -> Iterator[TypeMismatch]:
         found = None if chain is None else look(chain)
         if chain is not None and isinstance(found, MissingKey) and not operand.has_value:
             yield TypeMismatch(f"{key}/path", _missing_key(chain, found))
-        written = frozenset({kind_named(operand.value)}) if operand.has_value else frozenset()
+        written = _written_kind(operand.value) if operand.has_value else frozenset()
         if operand.path is None or isinstance(found, MissingKey):
             sides.append(_side(chain, written))
         else:
@@ -225,7 +252,7 @@ def _of_query(condition: JsonPath, look: Look) -> Iterator[TypeMismatch]:
             yield TypeMismatch(
                 "/query", Mismatch(f"{side.name} has no length", "a string, a list and an object have one")
             )
-    elif mismatch := _between(condition.operator, side, _side(None, frozenset({kind_named(condition.value)}))):
+    elif mismatch := _between(condition.operator, side, _side(None, _written_kind(condition.value))):
         yield TypeMismatch("/operator", mismatch)
 
 
@@ -234,6 +261,8 @@ def _between(operator: str, left: _Side | None, right: _Side | None) -> Mismatch
     if left is None or right is None:
         return None
     message = f"{operator} does not take {left.name} and {right.name}"
+    if operator in _EQUALITY and (never := left.never_equals(right) or right.never_equals(left)):
+        return never
     if operator in _EQUALITY | _ORDER and _never_compare(operator, left.kinds, right.kinds):
         return Mismatch(message, ORDER_HINT if operator in _ORDER else "they are never the same")
     if operator in ("in", "not_in", "contains") and not ("string" in left.kinds and "string" in right.kinds):
@@ -291,7 +320,7 @@ class _Checker:
     def side(self, tree: ast.Tree, bound: frozenset[str]) -> _Side | None:
         """Return an operand if it is surely a scalar."""
         if isinstance(tree, ast.Const):
-            return _side(None, frozenset({_LITERALS[tree.number - 1]}))
+            return _side(None, Choices.of(frozenset({_LITERALS[tree.number - 1]}), (tree.value,)))
         chain = ast.chain_of(tree, self.roots, bound)
         found = None if chain is None else self._promise(tree, chain)
         return None if isinstance(found, MissingKey) else _side(chain, found)
@@ -319,7 +348,10 @@ def _of_call(function: str, sides: list[_Side | None]) -> Iterator[Mismatch]:
     elif len(known) < len(sides):
         return
     elif operator in _EQUALITY | _ORDER:
-        if _never_compare(operator, known[0].kinds, known[1].kinds):
+        never = known[0].never_equals(known[1]) or known[1].never_equals(known[0]) if operator in _EQUALITY else None
+        if never:
+            yield never
+        elif _never_compare(operator, known[0].kinds, known[1].kinds):
             yield Mismatch(_not_taken(operator, *known), CONVERT)
     elif function in _ARITHMETIC and not _ARITHMETIC[function].intersection(*(side.kinds for side in known)):
         mixed = function != "_%_" and all(side.kinds & _NUMBERS for side in known)

@@ -217,7 +217,12 @@ HUMAN = NodeType(
     check=_check_quorum,
     description="Asks people to approve, reject or request changes.",
     output_schema=_fields(
-        "object", decision={"type": "string"}, comments=True, decided_by=True, decided_at=True, form=True
+        "object",
+        decision={"enum": ["approve", "reject", "changes"]},
+        comments=True,
+        decided_by=True,
+        decided_at=True,
+        form=True,
     ),
     config_schema=_fields(
         OBJECT_OR_NULL,
