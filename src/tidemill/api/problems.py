@@ -35,10 +35,11 @@ _NOT_FOUND = (
     "schedule_unknown", "tag_unknown", "tenant_unknown", "tool_unknown", "version_unknown", "workflow_unknown",
 )  # fmt: skip
 _CONFLICT = (
-    "approval_decided", "decision_conflict", "node_not_begun", "parent_over", "patch_items_begun", "patch_join_fired",
-    "patch_needs_retry", "patch_stale", "patch_too_late", "results_undone", "rollback_done", "rollback_running",
-    "run_completed", "run_ended", "run_exists", "run_not_ended", "run_paused", "run_running", "schedule_exists",
-    "key_label_taken", "signals_full", "tenant_exists", "tool_name_taken", "workflow_in_use", "workflow_waits",
+    "approval_decided", "dead_letter_closed", "decision_conflict", "node_not_begun", "parent_over", "patch_items_begun",
+    "patch_join_fired", "patch_needs_retry", "patch_stale", "patch_too_late", "results_undone", "rollback_done",
+    "rollback_running", "run_completed", "run_ended", "run_exists", "run_not_ended", "run_paused", "run_running",
+    "schedule_exists", "key_label_taken", "signals_full", "tenant_exists", "tool_name_taken", "workflow_in_use",
+    "workflow_waits",
 )  # fmt: skip
 _UNAUTHENTICATED = (
     "credential_invalid", "key_expired", "key_revoked", "session_invalid", "tenant_disabled", "token_expired",

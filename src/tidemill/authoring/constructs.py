@@ -17,7 +17,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, cast
 
-from tidemill.authoring.control_flow import APPROVAL_TYPE, Exit, Guarded, Loop, Otherwise
+from tidemill.authoring.control_flow import APPROVAL_TYPE, EXHAUSTED, Exit, Guarded, Loop, Otherwise
 from tidemill.authoring.decorators import Recordable
 from tidemill.authoring.document_builder import DocumentBuilder, current_builder, place_in_code, required_builder
 from tidemill.authoring.reference import (
@@ -116,16 +116,21 @@ def default(value: T, otherwise: T, /) -> T:
     if not isinstance(value, Reference):
         return value
     builder = required_builder("tidemill.default(…)")
-    place = place_of(value)
+    first: Reference = value
+    second: Any = otherwise
+    if isinstance(second, Reference) and builder.is_of_exhausted(place_of(second), place_of(first)):
+        # A loop that gave up has a result, too: that of its last pass.
+        first, second = second, first
+    place = place_of(first)
     if place.default is not MISSING:
-        raise rejected("default_twice", f"{value!r} has a default already", hint="remove one of the defaults")
+        raise rejected("default_twice", f"{first!r} has a default already", hint="remove one of the defaults")
     try:
-        other: Any = place_of(otherwise) if isinstance(otherwise, Reference) else to_json(otherwise)
+        other: Any = place_of(second) if isinstance(second, Reference) else to_json(second)
         other = builder.text(other) if isinstance(other, str) else other
     except ConversionError as error:
-        raise rejected("argument_not_json", f"{otherwise!r} cannot be written as JSON: {error}") from None
+        raise rejected("argument_not_json", f"{second!r} cannot be written as JSON: {error}") from None
     handled = place.node in builder.handled
-    return cast(T, Reference(builder, place._replace(default=other, handled=handled), hint_of(value)))
+    return cast(T, Reference(builder, place._replace(default=other, handled=handled), hint_of(first)))
 
 
 def template(text: str) -> Any:
@@ -205,7 +210,7 @@ def on_exhausted(loop: LoopBlock) -> Iterator[None]:
     if last is None:
         raise rejected("loop_incomplete", "on_exhausted stands inside its loop", hint="write it below the loop's block")
     last.leaves = True
-    with builder.inside(Exit(builder.block, last.id, "timeout_path")):
+    with builder.inside(Exit(builder.block, last.id, EXHAUSTED)):
         yield
 
 

@@ -15,6 +15,8 @@ from tidemill.authoring.reference import MISSING, Condition, Expression, Json, P
 from tidemill.errors import Rejected, rejected
 
 APPROVAL_TYPE = "human"
+EXHAUSTED = "timeout_path"
+"""The exit of a loop that has used up its passes."""
 
 
 class Block:

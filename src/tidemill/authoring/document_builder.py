@@ -19,7 +19,17 @@ from typing import Any
 
 import msgspec
 
-from tidemill.authoring.control_flow import Block, Exit, Guarded, Loop, NodeWriter, Step, inserted, surely_happens
+from tidemill.authoring.control_flow import (
+    EXHAUSTED,
+    Block,
+    Exit,
+    Guarded,
+    Loop,
+    NodeWriter,
+    Step,
+    inserted,
+    surely_happens,
+)
 from tidemill.authoring.reference import (
     BEGIN,
     END,
@@ -67,7 +77,7 @@ class DocumentBuilder:
         self.name = name
         self._written_at = written_at
         """File and line of the workflow function."""
-        self._is_called = True
+        self.is_called = True
         """Whether the function is still being called: a problem is that of the line it has reached."""
         self.steps: dict[str, Step] = {}
         self.block: Block | None = None
@@ -120,7 +130,7 @@ class DocumentBuilder:
     # Problems.
 
     def problem(self, code: str, message: str, hint: str = "") -> None:
-        at = place_in_code() if self._is_called else self._written_at
+        at = place_in_code() if self.is_called else self._written_at
         problem = Problem(code=code, message=message, hint=hint, path=at)
         if problem not in self._problems:  # A line may be reached many times.
             self._problems.append(problem)
@@ -349,6 +359,14 @@ class DocumentBuilder:
 
     # Blocks.
 
+    def is_of_exhausted(self, place: Place, result: Place) -> bool:
+        """Whether a place is made in the `on_exhausted` block of a loop that makes the result."""
+        steps = [self.steps.get(each.node or "") for each in (place, result)]
+        loops = [] if steps[1] is None else [block for block in steps[1].blocks if isinstance(block, Loop)]
+        exits = [] if steps[0] is None else [block for block in steps[0].blocks if isinstance(block, Exit)]
+        holders = {loop.exit.id for loop in loops if loop.exit is not None}
+        return any(block.key == EXHAUSTED and block.holder in holders for block in exits)
+
     @contextmanager
     def inside(self, block: Block) -> Iterator[None]:
         self.block, before = block, self.block
@@ -405,7 +423,7 @@ class DocumentBuilder:
 
     def finish(self, returned: Any, head: Mapping[str, Json], refused: str = "") -> dict[str, Json]:
         """The document; `returned` is what the function returned, `refused` why it may not. Raises Rejected."""
-        self._is_called = False
+        self.is_called = False
         for called, at in self.unentered.values():
             message, hint = f"{called} alone guards no task", f"write `with {called}:` around the tasks"
             self._problems.append(Problem(code="block_not_entered", message=message, hint=hint, path=at))

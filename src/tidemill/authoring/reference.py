@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -20,6 +21,7 @@ from tidemill.expressions.conditions import parse_condition
 from tidemill.handlers.python.conversion import (
     ConversionError,
     fields_of,
+    is_tuple,
     item_of,
     json_kinds,
     key_of,
@@ -53,6 +55,9 @@ _CEL_WORDS = frozenset(
 class Recorder(Protocol):
     """What the document builder reads from a reference."""
 
+    is_called: bool
+    """Whether the workflow function is being called."""
+
     def formatted(self, reference: Reference) -> str: ...
 
     def template(self, text: str, places: tuple[Place, ...]) -> str: ...
@@ -67,6 +72,8 @@ class _Missing:
 MISSING = _Missing()
 ITEM = "item"
 """The name under which the configuration of a mapped node finds its item."""
+_MAY_SHOW = {*sys.stdlib_module_names, "tidemill", "_pytest", "IPython"} - {"__main__"}
+"""Packages that show references to people: in messages, logs and debuggers."""
 ITERATION = "iteration"
 """The name under which the nodes of a loop find the number of the pass."""
 
@@ -131,7 +138,12 @@ class Reference:
 
     def __repr__(self) -> str:
         place = place_of(self)
-        return "".join([place.node or "inputs", *map(_step_text, place.path)])
+        name = "".join([place.node or "inputs", *map(_step_text, place.path)])
+        caller = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+        if recorder_of(self).is_called and caller not in _MAY_SHOW:
+            # An f-string with `!r` or `=`, or one of a list of results: the name would stand in the text.
+            raise not_known(f"Python shows {name} in a text", "leave out `!r` or `=`, or make the text inside a task")
+        return name
 
     def __str__(self) -> str:
         return recorder_of(self).formatted(self)
@@ -180,6 +192,8 @@ class Reference:
 
     def __iter__(self) -> NoReturn:
         hint = "write `task.map(items)` to call a task for every item, or loop inside a task"
+        if is_tuple(hint_of(self)):
+            hint = "write `found = …`, and `found[0]`, `found[1]` where its parts are wanted"
         raise not_known(f"Python asks for the items of {self!r}", hint)
 
     def __len__(self) -> NoReturn:

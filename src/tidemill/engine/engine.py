@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeGuard, TypeVar, cast, overload
 
 from tidemill.agents.port import AgentPort
@@ -86,9 +86,17 @@ def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Call
 
     @wraps(method)
     def call(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
+        named = {name: _named(name, each) for name, each in kwargs.items()}
+        return cast(T, getattr(getattr(self, service), method.__name__)(*map(partial(_named, ""), args), **named))
 
     return call
+
+
+def _named(parameter: str, given: Any) -> Any:
+    """A workflow written in Python stands for its name, or for its document where one is wanted."""
+    if not isinstance(given, Workflow):
+        return given
+    return given.document() if parameter == "document" else given.name
 
 
 def run_verb(
@@ -102,6 +110,7 @@ def run_verb(
             args = (run_id_of(args[0]), *args[1:])
         elif RUN_ID in kwargs:
             kwargs[RUN_ID] = run_id_of(kwargs[RUN_ID])
+        kwargs = {name: _named(name, each) for name, each in kwargs.items()}
         return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
 
     return cast("Callable[Concatenate[Engine, AnyRun, P], T]", call)

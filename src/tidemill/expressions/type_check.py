@@ -216,7 +216,7 @@ def _of_comparison(condition: Comparison, look: Look) -> Iterator[TypeMismatch]:
         if operand.path is None or isinstance(found, MissingKey):
             sides.append(_side(chain, written))
         else:
-            sides.append(_side(chain, found and found | written))
+            sides.append(_side(chain, found | written if found and written else found))
     if mismatch := _between(condition.operator, *sides):
         yield TypeMismatch("/operator", mismatch)
 

@@ -194,7 +194,10 @@ def _too_few(config: Mapping[str, Any], key: str, quorum: int) -> Iterator[Confi
         yield ConfigProblem("/quorum", message, f"lower the quorum, or name a role in `{key}`")
 
 
-def _check_quorum(config: Any) -> Iterator[ConfigProblem]:
+def _check_approval(config: Any) -> Iterator[ConfigProblem]:
+    if config.get("on_timeout", "fail") != "fail" and not {"timeout_seconds", "timeout_hours"} & config.keys():
+        hint = "write timeout_seconds, or leave out on_timeout"
+        yield ConfigProblem("/on_timeout", "the approval has no time-out, so this never happens", hint)
     quorum = config.get("quorum", 1)
     for key in _ASKED if isinstance(quorum, int) else ():
         yield from _too_few(config, key, quorum)
@@ -214,7 +217,7 @@ HUMAN = NodeType(
     waits=True,
     exits=("rejection_path", "changes_path"),
     schemas=("form",),
-    check=_check_quorum,
+    check=_check_approval,
     description="Asks people to approve, reject or request changes.",
     output_schema=_fields(
         "object",

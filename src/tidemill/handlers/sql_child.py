@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import socket
 from collections.abc import Sequence
@@ -80,8 +81,11 @@ def execute(path: str, text: str, parameters: Any) -> bytes:
         # Each statement opens the file: it may be replaced at any time, and no statement leaves anything to the next.
         connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
     except apsw.CantOpenError:
-        message = f"{path.rpartition('/')[2]} cannot be opened"
-        raise Refused("database_unavailable", message, retryable=True) from None
+        name = path.rpartition("/")[2]
+        if not os.path.exists(path):
+            hint = "create the database first: a node opens only a file that exists"
+            raise Refused("database_unavailable", f"there is no file {name}", hint, retryable=True) from None
+        raise Refused("database_unavailable", f"{name} cannot be opened", retryable=True) from None
     try:
         connection.set_busy_timeout(BUSY_MS)
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)

@@ -11,7 +11,16 @@ import pytest
 
 import tidemill
 from tidemill.authoring.document_builder import DocumentBuilder
-from tidemill.authoring.reference import MISSING, Place, Reference, cel_of, condition_of, place_of, template_of
+from tidemill.authoring.reference import (
+    MISSING,
+    Place,
+    Reference,
+    cel_of,
+    condition_of,
+    place_of,
+    recorder_of,
+    template_of,
+)
 from tidemill.expressions.conditions import parse_condition
 from tidemill.expressions.templates.template import check_template
 
@@ -39,7 +48,21 @@ def score(builder: DocumentBuilder) -> Any:
 def test_fields_and_items_are_references_too(score: Any) -> None:
     assert place_of(score.tags[0]) == Place("score", ("tags", 0))
     assert place_of(score["value"]) == Place("score", ("value",))
+    recorder_of(score).is_called = False
     assert repr(score.tags[0]) == "score.tags[0]"
+
+
+def test_the_name_of_a_reference_does_not_get_into_a_text(score: Any) -> None:
+    for make in (lambda: f"{score.value!r}", lambda: f"{score.value=}", lambda: str([score]), lambda: f"{score!a}"):
+        with pytest.raises(tidemill.Rejected) as refusal:
+            make()
+        assert refusal.value.code == "value_not_known" and "!r" in refusal.value.problems[0].hint
+
+
+def test_the_parts_of_a_tuple_are_indexed(builder: DocumentBuilder) -> None:
+    with pytest.raises(tidemill.Rejected) as refusal:
+        _first, _second = Reference(builder, Place("split"), tuple[int, str])
+    assert "found[0]" in refusal.value.problems[0].hint
 
 
 @pytest.mark.parametrize(

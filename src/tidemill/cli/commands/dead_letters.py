@@ -36,6 +36,8 @@ def _wanted(session: StoreSession, words: tuple[str, ...], given: dict[str, str 
             hint = offered(name, NAMES)
             raise rejected("query_term_unknown", f"`{word}` is not a condition for dead letters", hint=hint)
         if found.get(name) is not None:
+            if not colon:
+                raise rejected("option_invalid", f"`{word}` is a second run", hint=f"did you mean node:{word}?")
             raise rejected("option_invalid", f"{name} is given twice", hint="give it once")
         found[name] = session.run_id(value) if name == "run" else value
     return found

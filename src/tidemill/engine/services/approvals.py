@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import msgspec
@@ -17,6 +18,7 @@ from tidemill.engine.views import ApprovalView, plain
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.errors import choices, shorten
 from tidemill.expressions.schema import compile_schema
+from tidemill.handlers.python.conversion import ConversionError, to_json
 from tidemill.kernel.activation import Approval, folded
 from tidemill.kernel.commands import Decide, Delegate, Verb
 from tidemill.kernel.decide.approvals import Consequence, as_role, as_user, consequences
@@ -270,6 +272,8 @@ class ApprovalService:
         # An actor who may not decide is refused before the form is looked at.
         await self._context.rehearse(run_id, decision)
         is_pending = shown.status == "pending"
+        with suppress(*ConversionError):  # What is not JSON is refused with the fields of the form.
+            form = to_json(form)
         filled = _checked_form(shown.approval, verb, form) if is_pending else None if form is None else _encoded(form)
         if is_pending and filled is not None:
             await check_described(self._context.tenant, filled, self._context.blobs, path="/form")

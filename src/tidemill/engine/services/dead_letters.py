@@ -106,11 +106,13 @@ class DeadLetterService:
         command_id: str | None = None,
     ) -> None:
         """Close a dead letter without retrying it; by default that of the node's latest visit."""
-        check_place(visit, index)
-        latest = (await self._context.entry(run_id)).state.peek(node).visit
-        close = CloseDeadLetter(
-            id=command_id, actor=actor or None, node=node, visit=visit or latest, index=at_index(index), reason=reason
-        )
+        shown = await self.show(run_id, node, visit=visit, index=index)
+        if shown["status"] == "reprocessed":
+            by = f" by {shown['closed_by']}" if shown["closed_by"] else ""
+            hint = f"see `tidemill why {run_id}`"
+            raise rejected("dead_letter_closed", f"the dead letter of {node} was closed by a retry{by}", hint=hint)
+        place: dict[str, Any] = {"node": node, "visit": shown["visit"], "index": at_index(index)}
+        close = CloseDeadLetter(id=command_id, actor=actor or None, reason=reason, **place)
         await self._context.command(run_id, close, reason=reason)
 
     async def reprocess(

@@ -358,6 +358,11 @@ def json_kinds(hint: Any) -> frozenset[str] | None:
     return None
 
 
+def is_tuple(hint: Any) -> bool:
+    kind = typing.get_origin(_unwrapped(hint)) or _unwrapped(hint)
+    return isinstance(kind, type) and issubclass(kind, tuple)
+
+
 def item_of(hint: Any) -> Any:
     """The hint of the items of a list; Any where it is not known."""
     hint = _unwrapped(hint)

@@ -125,7 +125,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """For `print`: the headline, what the run is waiting for, and how it can continue."""
         roots = [each for each in self.blockers if each.root] or self.blockers
         waits = (": ".join(filter(None, (self._words(each), each.unblock))) for each in roots)
-        return "\n  ".join(filter(None, (self.headline, self.stuck, *waits, self.unblock)))
+        cause = "" if self.first_cause is None else self.first_cause.error.hint
+        return "\n  ".join(filter(None, (self.headline, self.stuck, *waits, cause, self.unblock)))
 
     def to_dict(self) -> dict[str, Any]:
         """As a JSON value."""

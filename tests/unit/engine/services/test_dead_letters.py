@@ -92,6 +92,7 @@ async def test_a_retry_closes_the_letter_and_says_who_and_when(mill: Cluster) ->
     (row,) = await _letters(worker)
     assert (row.status, row.closed_by, row.closed_ms, row.reason) == ("reprocessed", "ada", now_ms, "opened again")
     assert await _letters(worker, "status:open") == []
+    assert await code_of(worker.engine.discard("r", "sell")) == "dead_letter_closed"
     assert (await worker.end("r")).status == "COMPLETED"
 
 

@@ -288,6 +288,46 @@ def told(*nodes: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
+    ("when", "message"),
+    [
+        ("inputs.tier == 'bronze'", 'inputs.tier (a string) is never "bronze"'),
+        ("'silvr' != inputs.tier", 'inputs.tier (a string) is never "silvr"'),
+        (
+            {
+                "type": "cross_node_comparison",
+                "left": {"node": "ask", "path": "decision"},
+                "operator": "==",
+                "right": {"value": "approved"},
+            },
+            'ctx.ask.output.decision (a string) is never "approved"',
+        ),
+        ("inputs.tier == 'gold' || inputs.tier == inputs.flag || inputs.tier in ['iron']", ""),
+        (
+            {
+                "type": "jsonpath",
+                "source": "ctx",
+                "query": "$.ask.output.decision",
+                "operator": "==",
+                "value": "approve",
+            },
+            "",
+        ),
+    ],
+)
+def test_a_choice_is_compared_with_what_it_can_be(when: Any, message: str) -> None:
+    inputs = {"type": "object", "properties": {"tier": {"enum": ["gold", "silver"]}, "flag": {"type": "string"}}}
+    nodes = [node("ask", type="human", config={"title": "?"}), node("a", when=when, dependencies=["ask"])]
+    if not message:
+        compile_document(document(*nodes, inputs=inputs), TYPES)
+        return
+    with pytest.raises(Rejected) as refusal:
+        compile_document(document(*nodes, inputs=inputs), TYPES)
+    (problem,) = refusal.value.problems
+    assert (problem.code, problem.message) == ("condition_type", f"node `a`: {message}")
+    assert problem.hint.startswith(("did you mean", "it is"))
+
+
+@pytest.mark.parametrize(
     ("fields", "key"),
     [
         ({"when": WRONG}, "when"),
