@@ -82,6 +82,9 @@ class Recordable(Generic[P, R]):
         if builder is None:
             return [self.function(item, *args, **kwargs) for item in items]
         hint = item_of(hint_of(items)) if isinstance(items, Reference) else Any
+        if isinstance(items, Reference) and (problem := misfit(list, items, None)):
+            message = f"{self.__name__}.map(…) takes a list, and {problem}"
+            builder.problem("arguments_invalid", message, "give it a result that is a list")
         item = Reference(builder, Place(ITEM), hint)
         bound = self._bound(builder, (item, *args), kwargs, mapped=True)
         over: Any = items

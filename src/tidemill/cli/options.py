@@ -483,6 +483,7 @@ SYNONYMS = {
 OPTION_SYNONYMS = {
     **dict.fromkeys(("--param", "--params", "--arg", "--var", "--inputs", "-p"), "-i NAME=VALUE"),
     **dict.fromkeys(("--verbose", "--debug", "-v"), ""),
+    "--key": "tidemill publish FILE, then tidemill start NAME --key KEY",
 }
 """Options of other tools; empty where this one has none for it."""
 

@@ -86,13 +86,13 @@ def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Call
 
     @wraps(method)
     def call(self: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        named = {name: _named(name, each) for name, each in kwargs.items()}
-        return cast(T, getattr(getattr(self, service), method.__name__)(*map(partial(_named, ""), args), **named))
+        options = {name: named(name, each) for name, each in kwargs.items()}
+        return cast(T, getattr(getattr(self, service), method.__name__)(*map(partial(named, ""), args), **options))
 
     return call
 
 
-def _named(parameter: str, given: Any) -> Any:
+def named(parameter: str, given: Any) -> Any:
     """A workflow written in Python stands for its name, or for its document where one is wanted."""
     if not isinstance(given, Workflow):
         return given
@@ -110,7 +110,7 @@ def run_verb(
             args = (run_id_of(args[0]), *args[1:])
         elif RUN_ID in kwargs:
             kwargs[RUN_ID] = run_id_of(kwargs[RUN_ID])
-        kwargs = {name: _named(name, each) for name, each in kwargs.items()}
+        kwargs = {name: named(name, each) for name, each in kwargs.items()}
         return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
 
     return cast("Callable[Concatenate[Engine, AnyRun, P], T]", call)

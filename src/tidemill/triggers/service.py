@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_args
 
 import msgspec
 
 from tidemill.blobs.payloads import NotJson, decode_value, encode_given
-from tidemill.engine.engine import Engine
+from tidemill.engine.engine import Engine, named
 from tidemill.engine.index_rows import SCHEDULE
 from tidemill.engine.maintenance.schedule import insert_first
 from tidemill.engine.run_query import checked_terms
@@ -416,7 +416,8 @@ def schedule_verb(
     @wraps(method)
     def call(engine: Engine, /, *args: P.args, **kwargs: P.kwargs) -> T:
         schedules = vars(engine).get("schedules") or ScheduleService(engine.context)
-        return cast(T, getattr(schedules, method.__name__)(*args, **kwargs))
+        options = {name: named(name, each) for name, each in kwargs.items()}
+        return cast(T, getattr(schedules, method.__name__)(*map(partial(named, ""), args), **options))
 
     return call
 

@@ -153,7 +153,8 @@ class ApprovalService:
             hint = "leave out the visit to mean the latest"
             raise rejected("approval_closed", f"node {node} is already at visit {cell.visit}", hint=hint)
         if act is None or act.approval is None or visit not in (None, cell.visit):
-            hint = "see `tidemill approvals list`"
+            is_map = entry.flow.workflow.by_id[node].map is not None and index is None
+            hint = "say which of its items: --item N, or index=N" if is_map else "see `tidemill approvals list`"
             what = "has not been reached yet" if cell.status == "PENDING" else "is not waiting for a decision"
             raise rejected("approval_unknown", f"node {node} {what}", hint=hint)
         return ApprovalView(run_id, entry.state.workflow, node, cell.visit, at_index(index), act.approval)

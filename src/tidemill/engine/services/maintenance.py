@@ -15,7 +15,7 @@ from tidemill.engine.maintenance.blob_gc import BlobPlaceOwnership
 from tidemill.engine.maintenance.reindex import Indexer, Reindexed, all_rows, all_streams, rows_of
 from tidemill.engine.maintenance.retention import RESTORED, RetentionSweep, SweepResult
 from tidemill.engine.maintenance.verify import Auditor, AuditReport, Finding, RunAudit, index_findings, missing_logs
-from tidemill.engine.services.context import ServiceContext
+from tidemill.engine.services.context import AnyRun, ServiceContext, run_ids_of
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.validation import check_limit
 from tidemill.engine.versions import WORKFLOW
@@ -68,7 +68,7 @@ class MaintenanceService:
 
     async def verify_log(
         self,
-        run_ids: Sequence[str] = (),
+        run_ids: AnyRun | Sequence[AnyRun] = (),
         *,
         sample: float = 100.0,
         on_finding: Callable[[Finding], None] | None = None,
@@ -83,7 +83,7 @@ class MaintenanceService:
             raise rejected("sample_invalid", message, path="/sample", hint=hint)
         tally, findings = {"runs": 0, "workflows": 0, "events": 0, "moved": 0, "newer": 0}, list[Finding]()
 
-        async for kind, found in self._audited(run_ids, sample):
+        async for kind, found in self._audited(run_ids_of(run_ids), sample):
             if kind in tally:
                 tally[kind] += 1
             tally["events"] += found.events
