@@ -24,6 +24,8 @@ class Failed:
 
     code: str
     words: str = ""
+    unless_quick: bool = False
+    """Only for lack of time: on a quick machine it may have a result."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from tidemill.expressions.scope import Json
 
 SYNTAX, UNKNOWN, FAILED = "condition_syntax", "condition_unknown_name", "condition_failed"
 NAUGHT = Failed(FAILED)
-LATE = Failed(FAILED, "took longer than")
+LATE = Failed(FAILED, "took longer than", unless_quick=True)
 NO_BOOL = Failed(FAILED, "must be true or false")
 NOT_A_NAME = Refused(UNKNOWN)
 BROKEN = Refused(SYNTAX)

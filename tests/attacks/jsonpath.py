@@ -65,7 +65,7 @@ BOMBS = queries(
     ("$.rows" + "[*,*]" * 30, Gives(True)),
     ("$" + "['rows','rows']" + "[0,0,0,0]" * 12, Gives(True)),
     ("$.rows" + "[0,0,0,0,0,0,0,0]" + "['tags','tags','tags']" * 1 + "[0,0,0,0,0,0,0,0,0]" * 1, Gives(True)),
-    ("$" + "[*,*,*,*,*,*,*,*]" * 12, NAUGHT),
+    ("$" + "[*,*,*,*,*,*,*,*]" * 12, Failed(FAILED, unless_quick=True)),
     ("$" + "[*]" * 500, Gives(True)),
     ("$.rows[" + ",".join(["*"] * 2000) + "]", Gives(True)),
     ("$..[" + ",".join(["?@.id"] * 200) + "]", Gives(True)),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.attack import Attack, Gives
+from tests.attacks.attack import Attack, Failed, Gives
 from tests.attacks.attack_runner import PATIENCE_MS, Report
 from tests.attacks.corpora import CORPORA
 from tests.attacks.scene import SCENE
@@ -92,7 +92,9 @@ def carried_out(volley: str, bait: Canary) -> AttackReport:
 def complaints(attack: Attack, report: Report, bait: Canary, is_template: bool) -> Iterator[str]:
     """Say what is wrong with the end of an attack."""
     wanted = type(attack.ending).__name__.lower()
-    if report.ending != wanted:
+    if report.ending == "gives" and isinstance(attack.ending, Failed) and attack.ending.unless_quick:
+        pass
+    elif report.ending != wanted:
         yield f"ended as {report.ending!r} instead of {wanted!r}: {report.told or report.value}"
     elif isinstance(attack.ending, Gives):
         if json.dumps(report.value) != json.dumps(attack.ending.value):
