@@ -224,7 +224,8 @@ class DocumentBuilder:
 
     def _wait_for_gate(self, step: Step) -> None:
         """Let a step begin after the last gate above it, unless something that it needs does so already."""
-        needed = [self.steps[name].number for name in step.needs if name in self.steps]
+        # What may be missing is waited for, too: that of both paths of an approval, for example.
+        needed = [self.steps[name].number for name in (*step.needs, *step.accepts) if name in self.steps]
         for gate in reversed(self._gates):
             if any(number >= gate.number for number in needed):
                 return

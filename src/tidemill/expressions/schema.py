@@ -140,7 +140,9 @@ class Schema:
             return [] if is_open else [Problem(code=code, message="it does not match the schema", path=path)]
         try:
             found = self._validator.iter_errors(value)
-            errors = list(islice((e for e in found if not (wildcard and _open(e, wildcard, value))), PROBLEMS_MAX))
+            errors = list(
+                islice((e for e in found if not (wildcard and _open(e, wildcard, value, self._at))), PROBLEMS_MAX)
+            )
         except ValueError as error:
             return [Problem(code=code, message=f"it is not JSON: {shorten(str(error))}", path=path)]
         problems = (problem for error in errors for problem in self._problems_of(error, path, code, synonyms))
@@ -489,18 +491,22 @@ _OF_WHOLE_VALUES = (
 )
 
 
-def _open(error: ValidationError, wildcard: Wildcard, value: Json) -> bool:
+def _open(error: ValidationError, wildcard: Wildcard, value: Json, at: Callable[[list[str]], Json]) -> bool:
     """True if an error may vanish once the wildcards have their values."""
     if wildcard(error.instance):
         return True
     match error.kind:
         case ValidationErrorKind.AnyOf(context) | ValidationErrorKind.OneOfNotValid(context):
-            return any(all(_open(each, wildcard, value) for each in branch) for branch in context)
+            return any(all(_open(each, wildcard, value, at) for each in branch) for branch in context)
     if isinstance(error.kind, _OF_WHOLE_VALUES):
         return holds_wildcard(error.instance, wildcard)
     # Which branch of an `if` applies is unknown while the value holds a wildcard.
     steps = zip(["", *error.schema_path], error.schema_path, strict=False)
     conditional = any(step in ("then", "else") and before != "properties" for before, step in steps)
+    rule = at(["if"]) if conditional and error.schema_path[0] in ("then", "else") else None
+    if isinstance(rule, dict) and isinstance(value, dict) and rule.keys() <= {"properties", "required"}:
+        # It depends on these keys of the whole value alone.
+        value = {key: value[key] for key in rule.get("properties", ()) if key in value}
     return conditional and holds_wildcard(value, wildcard)
 
 
@@ -517,8 +523,7 @@ def holds_wildcard(value: Json, wildcard: Wildcard) -> bool:
     return False
 
 
-EXPLAINED_BYTES_MAX = 1 << 11
-EXPLAINED_ITEMS_MAX = 30
+EXPLAINED_BYTES_MAX, EXPLAINED_ITEMS_MAX = 1 << 11, 30
 EXPLAINED_TEXT_MAX = 1 << 10
 """Size of a schema, and items and characters of an output, for which a mismatch is explained."""
 

@@ -435,6 +435,23 @@ def test_an_approval_is_a_gate() -> None:
     assert result.outputs == {"paid": [9, "A1"], "told": None, "sent": "sent"}
 
 
+@pytest.mark.parametrize(("verb", "expected"), [("approve", "paid, told"), ("reject", "no, told")])
+def test_a_step_after_both_paths_of_an_approval_runs(verb: Any, expected: str) -> None:
+    @workflow
+    def settled() -> Any:
+        ok = tidemill.approve("Pay?")
+        paid = say.after(ok)("paid")
+        with tidemill.on_reject(ok):
+            told = say("no")
+        return say(f"{tidemill.default(paid, told)}, told")
+
+    with tidemill.open("memory://") as mill:
+        run_id = mill.start(settled)
+        next(event for event in mill.follow(run_id) if event["type"] == "ApprovalRequested")
+        mill.decide(run_id, "approve", verb, actor="ada")
+        assert mill.result(run_id, timeout=20).output == expected
+
+
 class Invoice(pydantic.BaseModel):
     number: str
     amount: int

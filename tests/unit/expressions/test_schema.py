@@ -127,6 +127,8 @@ ONE_OF = {
         ({"not": {"required": ["a"]}}, {"a": "{{ x }}"}, []),
         ({"minItems": 2, "items": {}}, ["{{ x }}"], ["/v"]),
         ({"if": {"properties": {"k": {"const": 1}}}, "then": {"required": ["x"]}}, {"k": 1}, ["/v"]),
+        ({"if": {"properties": {"k": {"const": 1}}}, "then": {"required": ["x"]}}, {"k": 1, "o": "{{ a }}"}, ["/v"]),
+        ({"if": {"properties": {"k": {"const": 1}}}, "then": {"required": ["x"]}}, {"k": "{{ a }}"}, []),
         (
             {"if": {"properties": {"k": {"const": 1}}}, "then": {"required": ["x"]}, "else": {"required": ["y"]}},
             {"k": "{{ x }}"},
