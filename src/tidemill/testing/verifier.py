@@ -35,15 +35,7 @@ from tidemill.kernel.document.reader import format_of, read_document
 from tidemill.kernel.model import Compensator, Json, Node, Workflow
 from tidemill.node_types import NodeTypes
 from tidemill.testing.cluster import Boundary, CrashPlan
-from tidemill.testing.fakes import (
-    COMPUTING,
-    EVERY,
-    SimulatedFunctions,
-    failing,
-    fake_value,
-    made_inputs,
-    made_payloads,
-)
+from tidemill.testing.fakes import COMPUTING, EVERY, SimulatedFunctions, failing, fake_value, made_inputs, made_payloads
 from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting, simulated_types
 from tidemill.testing.simulated_loop import Overdue
 
@@ -115,8 +107,8 @@ class History:
     stuck: str
     returned: Counter[str]
     """How often each effect happened, by effect key."""
-    nodes: dict[str, str]
-    """Nodes by effect key."""
+    nodes: dict[str, tuple[str, str]]
+    """Workflow and node by effect key."""
     complaints: list[str]
 
     def story(self) -> Iterator[str]:
@@ -183,6 +175,8 @@ class Verifier:
         self._types: NodeTypes = simulated_types(self._functions, handlers)
         self._document, self._text, self._others, self._real = document, text, others, frozenset(real)
         self.workflow: Workflow = compile_document(document, self._types.by_name, self._types.unusable_types).workflow
+        compiled = (compile_document(each, self._types.by_name, self._types.unusable_types) for each in others)
+        self._flows = {flow.name: flow for flow in (*(each.workflow for each in compiled), self.workflow)}
         self._require_known({*self._real} - {EVERY}, "--real")
         self._require_faked()
         self._inputs = {**made_inputs(self.workflow.inputs), **self._fakes.inputs, **(inputs or {})}
@@ -264,7 +258,7 @@ class Verifier:
                 mill.close()
         done = [effect for effect in mill.effects() if effect.outcome == "returned"]
         returned = Counter(effect.key for effect in done)
-        nodes = {effect.key: effect.node for effect in done}
+        nodes = {effect.key: (effect.workflow, effect.node) for effect in done}
         return History(seed, plan.reached, plan.crashes, view, stuck, returned, nodes, complaints)
 
     def _ended(self, mill: SimulatedMill, run_id: str) -> RunView:
@@ -379,8 +373,10 @@ class Verifier:
         self._judge_repetitions(report, history)
 
     def _unknown_outcomes(self, view: RunView) -> list[str]:
-        failed = [(name, node["error"] or {}) for name, node in view.nodes.items()]
-        return [name for name, error in failed if error.get("code") == "unknown_outcome"]
+        errors = {name: node["error"] or {} for name, node in view.nodes.items()}
+        # The causes of a parent's error begin with the code of its child's.
+        codes = {name: (str(error.get("code")), *error.get("causes", ())[:1]) for name, error in errors.items()}
+        return [name for name, found in codes.items() if any(each.startswith("unknown_outcome") for each in found)]
 
     def _judge_results(self, report: Report, history: History, view: RunView) -> None:
         first = self.undisturbed
@@ -407,7 +403,7 @@ class Verifier:
                 self._add(report, history.seed, "different", "warning", name, message, hint)
         if racing:
             return
-        lost = Counter(first.nodes[key] for key in first.returned if not history.returned[key])
+        lost = Counter(first.nodes[key][1] for key in first.returned if not history.returned[key])
         for name in lost:
             message = f"the effect of {name} is lost: the node counts as done and its handler never returned"
             self._add(report, history.seed, "lost", "error", name, message, REPORT_IT)
@@ -422,8 +418,8 @@ class Verifier:
     def _judge_repetitions(self, report: Report, history: History) -> None:
         before = self.undisturbed.returned
         again = [key for key, times in history.returned.items() if times > max(1, before[key])]
-        for name, undoing in dict.fromkeys((history.nodes[key], key.endswith("/undo")) for key in again):
-            node = self.workflow.by_id.get(name)
+        for (flow, name), undoing in dict.fromkeys((history.nodes[key], key.endswith("/undo")) for key in again):
+            node = self._flows[flow].by_id.get(name) if flow in self._flows else None
             if undoing:
                 self._judge_undoing(report, history, node)
                 continue

@@ -280,3 +280,53 @@ def test_text_and_files_are_documents(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(text)
     for given in (text, tmp_path / "x.yaml"):
         assert [each.line for each in verify(given, seeds=0).findings] == [3]
+
+
+@tidemill.task
+def charged(n: int) -> int:
+    return n
+
+
+@tidemill.task(at_most_once=True)
+def charged_once(n: int) -> int:
+    return n
+
+
+@tidemill.workflow
+def paid(n: int) -> int:
+    return charged(n)
+
+
+@tidemill.workflow
+def paid_once(n: int) -> int:
+    return charged_once(n)
+
+
+@tidemill.workflow
+def pays(n: int) -> int:
+    return paid(n)
+
+
+@tidemill.workflow
+def pays_each(n: int) -> list[int]:
+    return paid.map([n, 2])
+
+
+@tidemill.workflow
+def pays_once(n: int) -> int:
+    return paid_once(n)
+
+
+@pytest.mark.parametrize(
+    ("flow", "kind", "node"),
+    [
+        (paid, "duplicate", "charged"),
+        (pays, "duplicate", "charged"),
+        (pays_each, "duplicate", "charged"),
+        (paid_once, "unknown_outcome", "charged_once"),
+        (pays_once, "unknown_outcome", "paid_once"),
+    ],
+)
+def test_the_effects_of_children_are_judged_like_those_of_parents(flow: Any, kind: str, node: str) -> None:
+    (finding,) = verify(flow, inputs={"n": 1}, seeds=2).findings
+    assert (finding.kind, finding.severity, finding.node) == (kind, "warning", node)
