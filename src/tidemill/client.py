@@ -2,10 +2,6 @@
 
 Its methods are the engine's own, with their signatures and docstrings; the caller gets what the engine raises. Ctrl-C
 leaves a call at once and cancels what was not done yet; the client stays usable.
-
-`run_until` keeps a loop running that foreign code tries to end: asyncio lets `SystemExit` and `KeyboardInterrupt` of a
-task through, and one job would end worker after worker. A handler that cancels every task of the loop cannot be
-survived: the process ends, says why, and leaves its jobs to other workers.
 """
 
 from __future__ import annotations
@@ -13,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial, wraps
+from functools import wraps
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from tidemill.bootstrap import engine_at
 from tidemill.engine.agents.composite_tools import CompositeToolService
@@ -38,6 +33,7 @@ from tidemill.engine.services.workflows import WorkflowService
 from tidemill.engine.validation import Seconds, timeout_of
 from tidemill.engine.views import html_table
 from tidemill.errors import Rejected, TidemillError, for_callers, shorten_traceback
+from tidemill.event_loop import BufferedIterator, LoopThread
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
@@ -62,28 +58,10 @@ class EngineBroken(TidemillError):
         super().__init__("a handler cancelled the engine's own tasks; a handler may cancel only tasks that it created")
 
 
-def run_until(loop: asyncio.AbstractEventLoop, over: Callable[[], bool]) -> None:
-    """Run a loop until it has been stopped and `over` says that this was meant."""
-    while not over():
-        try:
-            loop.run_forever()
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-            LOG.error("a task that a handler left in the loop raised %s; the engine continues", said, exc_info=error)
-        else:
-            if not over():
-                LOG.error("a handler stopped the event loop; the engine continues")
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
 FunctionT = TypeVar("FunctionT", bound=Function)
 
-EVENTS_AHEAD_MAX = 4_096
-"""What `follow` keeps for a slow reader before it stops reading itself."""
-STOP_SECONDS_MAX = 5.0
-RECEIVED_SECONDS_MAX = 0.0005
-"""How long the loop waits for a thread to take its answer."""
 HTML_RUNS = 10
 
 
@@ -317,15 +295,10 @@ class Tidemill:
 
     def __init__(self, engine: Engine, url: str = "") -> None:
         self._engine, self._url = engine, without_password(url)
-        self._closed = self._ended = False
+        self._closed = self._closing = False
         self._pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._closing = False
+        self._loop = LoopThread()
         self._refusal: Rejected | None = None
-        self._asked: set[_Call[Any]] = set()
-        target = partial(run_until, self._loop, lambda: self._ended)
-        self._thread = threading.Thread(target=target, name="tidemill-loop", daemon=True)
-        self._thread.start()
 
     @overload
     def register(self, function: FunctionT, /) -> FunctionT: ...
@@ -363,11 +336,11 @@ class Tidemill:
 
     def _iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """Iterate over what the loop's thread reads from now on."""
-        ahead = _BufferedIterator(source)
+        ahead = BufferedIterator(source)
         self._wait(ahead.open())
         return self._taken(ahead)
 
-    def _taken(self, ahead: _BufferedIterator[T]) -> Iterator[T]:
+    def _taken(self, ahead: BufferedIterator[T]) -> Iterator[T]:
         try:
             while batch := self._wait(ahead.take()):
                 yield from batch
@@ -420,7 +393,7 @@ class Tidemill:
 
     def _wait(self, answer: Coroutine[Any, Any, T]) -> T:
         """Have the loop's thread compute an answer and wait for it."""
-        if self._closed or self._forked or threading.current_thread() is self._thread:
+        if self._closed or self._forked or self._loop.is_current:
             answer.close()
             if self._forked:
                 raise RuntimeError("this Tidemill belongs to the process that opened it; open another one after a fork")
@@ -430,145 +403,18 @@ class Tidemill:
         return self._answered(answer)
 
     def _answered(self, answer: Coroutine[Any, Any, T]) -> T:
-        call = _Call[T]()
-        self._asked.add(call)
-        self._loop.call_soon_threadsafe(self._compute, answer, call)
         try:
-            return call.wait()
+            return self._loop.call(answer)
         except CancelledError:
             # Without a refusal, code in the engine's loop has cancelled a task that is not its own.
             raise self._refusal or EngineBroken() from None
-        except BaseException:
-            if not call.over:
-                with suppress(RuntimeError):  # The loop has ended meanwhile.
-                    self._loop.call_soon_threadsafe(call.cancel)
-            raise
-        finally:
-            self._asked.discard(call)
-            call.received.release()
-
-    def _compute(self, answer: Coroutine[Any, Any, T], call: _Call[T]) -> None:
-        """In the loop: compute an answer in a task."""
-        call.task = self._loop.create_task(self._tell(answer, call))
-
-    async def _tell(self, answer: Coroutine[Any, Any, T], call: _Call[T]) -> None:
-        """Compute an answer and hand it to the thread that waits for it, without another step of the loop."""
-        try:
-            value = await answer
-        except asyncio.CancelledError:
-            call.end(error=CancelledError())
-            raise
-        except BaseException as error:
-            call.end(error=error)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            call.end(value)
-        if len(self._asked) == 1:
-            # Without this the thread would get the interpreter only when the loop waits next, after other work.
-            call.received.acquire(timeout=RECEIVED_SECONDS_MAX)
 
     def _on_claims_refused(self, refusal: Rejected) -> None:
         """In the loop: stop claiming jobs. Running attempts may still end; after that nothing more happens."""
         if self._engine.worker is not None and not self._engine.worker.held_jobs and not self._closing:
             self._refusal = refusal
-            for call in tuple(self._asked):
-                call.cancel()
+            self._loop.cancel_calls()
 
     def _stop(self) -> None:
         self._closed = True
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
-        self._thread.join(STOP_SECONDS_MAX)
-        if not self._thread.is_alive():
-            self._loop.close()
-
-    async def _end(self) -> None:
-        """In the loop: end every other task, then the loop itself."""
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
-        await self._loop.shutdown_default_executor()
-        self._ended = True
         self._loop.stop()
-
-
-class _Call(Generic[T]):
-    """A call that the event loop answers to a waiting thread. A `Future` costs more: each step locks a condition."""
-
-    __slots__ = ("_answered", "_error", "_value", "over", "received", "task")
-
-    def __init__(self) -> None:
-        self._answered, self.received = threading.Lock(), threading.Lock()
-        self._answered.acquire()
-        self.received.acquire()
-        """Released once the thread has the answer."""
-        self.task: asyncio.Task[None] | None = None
-        self.over = False
-        self._value: Any = None
-        self._error: BaseException | None = None
-
-    def wait(self) -> T:
-        """In the thread: wait for the answer."""
-        self._answered.acquire()
-        if self._error is not None:
-            try:
-                raise self._error
-            finally:
-                self._error = None  # Its traceback refers to this call.
-        value: T = self._value
-        return value
-
-    def end(self, value: T | None = None, error: BaseException | None = None) -> None:
-        """In the loop: answer; only the first answer counts."""
-        if not self.over:
-            self.over, self._value, self._error = True, value, error
-            self._answered.release()
-
-    def cancel(self) -> None:
-        """In the loop: stop computing the answer."""
-        if not self.over:
-            self.end(error=CancelledError())
-            if self.task is not None:
-                self.task.cancel()
-
-
-class _BufferedIterator(Generic[T]):
-    """Reads ahead in the loop's thread, so that a reader in another thread crosses over once per batch."""
-
-    def __init__(self, source: AsyncIterator[T]) -> None:
-        self._source = source
-        self._ahead: list[T] = []
-        self._some, self._room = asyncio.Event(), asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    async def open(self) -> None:
-        self._task = asyncio.create_task(self._fill(), name="tidemill-follow")
-        self._task.add_done_callback(lambda _: self._some.set())
-
-    async def _fill(self) -> None:
-        async for each in self._source:
-            self._ahead.append(each)
-            self._some.set()
-            if len(self._ahead) >= EVENTS_AHEAD_MAX:
-                self._room.clear()
-                await self._room.wait()
-
-    async def take(self) -> list[T]:
-        """Everything read so far, at least one; nothing when the run has ended."""
-        assert self._task is not None
-        await self._some.wait()
-        batch, self._ahead = self._ahead, []
-        self._room.set()
-        if self._task.done():
-            if not batch:
-                self._task.result()
-        else:
-            self._some.clear()
-        return batch
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)

@@ -23,8 +23,9 @@ import pytest
 
 import tidemill
 from tests.fixtures.command_line import eventually
-from tidemill.client import EVENTS_AHEAD_MAX, Tidemill
+from tidemill.client import Tidemill
 from tidemill.engine.engine import Engine
+from tidemill.event_loop import EVENTS_AHEAD_MAX
 from tidemill.storage_urls import NamedMemory, open_storage
 
 

@@ -9,10 +9,12 @@ import msgspec
 
 from tidemill.engine.attempts.results import TransactionalStatement
 from tidemill.engine.compiled import CompiledWorkflow
+from tidemill.engine.run_cache import CachedRun
 from tidemill.errors import Problem, TidemillError, Unavailable
 from tidemill.kernel.commands import AnyCommand, CompensationResult, Result
+from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.events import AnyEvent, CompensationCompleted, NodeCompleted
-from tidemill.stores.contract import Lease, LeasesLost, Statement, StatementRefused, Stream, VersionConflict
+from tidemill.stores.contract import Commit, Lease, LeasesLost, Statement, StatementRefused, Stream, VersionConflict
 
 
 class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,16 @@ class PendingCommand(msgspec.Struct):
     """When it was queued; only measured for metrics."""
     audited: bool = False
     """Whether the commit also writes an audit entry of the tenant."""
+
+
+class PlannedCommit(msgspec.Struct):
+    stream: Stream
+    entry: CachedRun
+    commands: list[PendingCommand]
+    decision: Decision
+    problems: list[Problem | None]
+    commit: Commit | None = None
+    """None when there is nothing to write."""
 
 
 Refusal = VersionConflict | LeasesLost | StatementRefused

@@ -7,6 +7,7 @@ ended elsewhere and been deleted, and another run may have taken the name.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -227,3 +228,34 @@ def seen_by(entry: CachedRun | None, task: JobBody, lease: Lease) -> bool:
     if task.kind != "run":
         return task.kind != "outputs"
     return attempt_status(entry.state, task.node, task.visit, task.index, lease.token) == "current"
+
+
+class EndWaiters:
+    """Callers that a commit of this process tells the end of their run."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Stream, list[asyncio.Future[CachedRun | None]]] = {}
+
+    def __contains__(self, stream: Stream) -> bool:
+        return stream in self._waiting
+
+    async def wait(self, stream: Stream, seconds: float) -> CachedRun | None:
+        """The answer to this run's waiters; None if there was none in `seconds`."""
+        future: asyncio.Future[CachedRun | None] = asyncio.get_running_loop().create_future()
+        waiters = self._waiting.setdefault(stream, [])
+        waiters.append(future)
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        except TimeoutError:
+            return None
+        finally:
+            if not future.done() or future.cancelled():
+                waiters.remove(future)
+                if not waiters and self._waiting.get(stream) is waiters:
+                    del self._waiting[stream]
+
+    def answer(self, stream: Stream, ended: CachedRun | None) -> None:
+        for future in self._waiting.pop(stream):
+            if not future.done():
+                future.set_result(ended)

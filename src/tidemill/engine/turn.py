@@ -12,10 +12,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import copy_context
 from itertools import repeat
 from typing import Protocol
-
-import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.attempts.results import OUTCOME_LOG, log_outcomes
@@ -28,18 +27,20 @@ from tidemill.engine.pending_commands import (
     REPEATED,
     CommandOutcome,
     PendingCommand,
+    PlannedCommit,
     all_pending,
     mark_unknown_outcome,
     resolve_all,
     statements_of,
     still_valid,
 )
-from tidemill.engine.run_cache import CachedRun, RunCache
+from tidemill.engine.run_cache import CachedRun, EndWaiters, RunCache
 from tidemill.engine.views import waiting_for
 from tidemill.engine.worker.instrumentation import Instrumentation
-from tidemill.engine.worker.leases import HandoverPolicy
+from tidemill.engine.worker.leases import HandoverTarget
 from tidemill.engine.worker.spans import RunSpans
 from tidemill.errors import InternalError, Problem, TidemillError, Unavailable, internal_error
+from tidemill.event_loop import begin_at_once
 from tidemill.kernel.codec import encode_events, encode_state
 from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.decide.builder import Decision
@@ -81,16 +82,8 @@ STEPS_TO_CALLER = 2
 """Steps of the loop until a caller in another thread has its answer."""
 
 
-class HandoverTarget(Protocol):
-    """The worker that takes ready jobs from a commit without a claim (hand-over)."""
-
-    handover: HandoverPolicy
-
-    def take(self, leases: tuple[Lease, ...]) -> None:
-        """Start jobs that a commit leased to this worker."""
-
-    def works_on(self, stream: Stream) -> bool:
-        """Whether this worker holds a job of a run."""
+IDLE_MS = 1.0
+"""How long after a commit a start no longer waits for others to share its own."""
 
 
 class JobLimits(Protocol):
@@ -100,16 +93,6 @@ class JobLimits(Protocol):
 
     def apply(self, jobs: tuple[Job, ...], stream: Stream, flow: Workflow, state: State) -> tuple[Job, ...]:
         """The jobs of a run with the caps of the limits that hold for them."""
-
-
-class PlannedCommit(msgspec.Struct):
-    stream: Stream
-    entry: CachedRun
-    commands: list[PendingCommand]
-    decision: Decision
-    problems: list[Problem | None]
-    commit: Commit | None = None
-    """None when there is nothing to write."""
 
 
 class TurnLoop:
@@ -125,7 +108,12 @@ class TurnLoop:
         """Results with statements, which are committed apart: they may take long, and nothing else waits for them."""
         self._statement_wakeup = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._closed = False
+        self._context = copy_context()
+        """Not that of a caller: what commits start, attempts for example, must not see its variables."""
+        self._at_once: asyncio.Task[None] | None = None
+        """The rest of a batch that was begun in the task of its caller."""
+        self._steps_to_caller = STEPS_TO_CALLER
+        self._processing = self._closed = False
         self.handover_target: HandoverTarget | None = None
         self.limits: JobLimits | None = None
         self.metrics: Instrumentation | None = None
@@ -140,12 +128,13 @@ class TurnLoop:
         """Jobs that commits have leased to the worker, and that it takes in the next steps of the loop."""
         self._begun: list[tuple[Stream, tuple[Lease, ...]]] = []
         """Of these, what the commits of the present batch have kept."""
-        self._end_waiters: dict[Stream, list[asyncio.Future[CachedRun | None]]] = {}
+        self._end_waiters = EndWaiters()
         self._reported: dict[str, None] = {}
         """Digests of tracebacks that were logged."""
 
     def open(self) -> None:
         self._closed = False
+        self._context = copy_context()
         if not self._tasks:
             self._tasks = [
                 asyncio.create_task(self._loop(), name="tidemill-turns"),
@@ -155,9 +144,10 @@ class TurnLoop:
     async def close(self) -> None:
         """Stop; commands without an outcome are answered with `Unavailable`."""
         self._closed = True
-        for task in self._tasks:
+        tasks = self._tasks + ([] if self._at_once is None else [self._at_once])
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks = []
         left, self._waiting = self._waiting, {}
         resolve_all([*all_pending(left), *(pending for _, pending in self._with_statements)], Unavailable(CLOSED))
@@ -192,7 +182,13 @@ class TurnLoop:
         audited: bool = False,
     ) -> CommandOutcome:
         """Queue a command and wait for its outcome; raises when the store cannot be reached."""
-        answered = self._asked(stream, command, hold, start, flow, audited)
+        answered: asyncio.Future[CommandOutcome] = asyncio.get_running_loop().create_future()
+        pending = PendingCommand(command, _answer_future, answered, None, hold, start, flow, audited=audited)
+        if start is not None and self._is_idle():
+            pending.asked_ms = self._ambient.monotonic_ms()
+            self._process_at_once({stream: [pending]})
+        else:
+            self.ask(stream, pending)
         answer = await answered
         if answer.error is not None:
             raise answer.error
@@ -208,25 +204,34 @@ class TurnLoop:
         audited: bool = False,
     ) -> list[CommandOutcome]:
         """Queue commands and wait until all have an outcome; raises when the store cannot be reached."""
-        asked = [self._asked(stream, command, hold, start, flow, audited) for stream, command in commands]
-        answers = [await answered for answered in asked]
+        answered: list[asyncio.Future[CommandOutcome]]
+        answered = [asyncio.get_running_loop().create_future() for _ in commands]
+        for about, (stream, command) in zip(answered, commands, strict=True):
+            self.ask(stream, PendingCommand(command, _answer_future, about, None, hold, start, flow, audited=audited))
+        answers = [await each for each in answered]
         for answer in answers:
             if answer.error is not None:
                 raise answer.error
         return answers
 
-    def _asked(
-        self,
-        stream: Stream,
-        command: AnyCommand,
-        hold: Lease | None,
-        start: CompiledWorkflow | None,
-        flow: CompiledWorkflow | None,
-        audited: bool,
-    ) -> asyncio.Future[CommandOutcome]:
-        answered: asyncio.Future[CommandOutcome] = asyncio.get_running_loop().create_future()
-        self.ask(stream, PendingCommand(command, _answer_future, answered, None, hold, start, flow, audited=audited))
-        return answered
+    def _is_idle(self) -> bool:
+        """Whether a start is better committed at once: there is nothing with which it could share a commit."""
+        busy = self._suspends or self._processing or self._waiting or self._closed
+        last_ms = self.commit_times[-1][0] if self.commit_times else 0
+        return not busy and self._ambient.monotonic_ms() - last_ms > IDLE_MS
+
+    def _process_at_once(self, batch: dict[Stream, list[PendingCommand]]) -> None:
+        """Commit starts without another step of the loop, unless the store suspends: then a task does the rest."""
+        self._processing, self._steps_to_caller = True, 0
+        self._at_once = begin_at_once(self._process_or_answer(batch), self._context, "tidemill-turn")
+        self._steps_to_caller = STEPS_TO_CALLER
+        if self._at_once is None:
+            self._processing = False
+        else:
+            self._at_once.add_done_callback(self._on_finished)
+
+    def _on_finished(self, _: asyncio.Task[None]) -> None:
+        self._processing, self._at_once = False, None
 
     async def end_in_this_process(self, stream: Stream, seconds: float) -> CachedRun | None:
         """The run once a commit of this process has ended it; None after `seconds`, or if others may continue it.
@@ -237,33 +242,18 @@ class TurnLoop:
         worker = self.handover_target
         if worker is None or not (stream in self._handing_over or worker.works_on(stream)):
             return None
-        future: asyncio.Future[CachedRun | None] = asyncio.get_running_loop().create_future()
-        waiters = self._end_waiters.setdefault(stream, [])
-        waiters.append(future)
-        try:
-            async with asyncio.timeout(seconds):
-                return await future
-        except TimeoutError:
-            return None
-        finally:
-            if not future.done() or future.cancelled():
-                waiters.remove(future)
-                if not waiters and self._end_waiters.get(stream) is waiters:
-                    del self._end_waiters[stream]
-
-    def _tell_end_waiters(self, plan: PlannedCommit, result: Committed) -> None:
-        ended = not plan.entry.state.busy
-        if ended or (plan.commit is not None and len(result.kept) < len(plan.commit.jobs)):
-            for future in self._end_waiters.pop(plan.stream):
-                if not future.done():
-                    future.set_result(plan.entry if ended else None)
+        return await self._end_waiters.wait(stream, seconds)
 
     async def _loop(self) -> None:
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
+            if self._at_once is not None:
+                await asyncio.wait([self._at_once])
+            self._processing = True
             batch, self._waiting = self._waiting, {}
             await self._process_or_answer(batch)
+            self._processing = False
             if not self._suspends:
                 # A store that never suspends must not keep the rest of the process waiting.
                 await asyncio.sleep(0)
@@ -332,6 +322,9 @@ class TurnLoop:
         """Commit a batch, deciding again for runs that lost a race."""
         races = outages = 0
         while batch:
+            if unsure and not self._steps_to_caller:
+                # What loads runs may need a task of its own.
+                await asyncio.sleep(0)
             try:
                 plans = await self._plan(batch, unsure)
                 # The other commands are answered.
@@ -373,7 +366,7 @@ class TurnLoop:
                     lost[plan.stream] = None
             if self._begun:
                 begun, self._begun = self._begun, []
-                self._hand_over_later(STEPS_TO_CALLER + 1, begun)
+                self._hand_over_later(self._steps_to_caller + 1, begun)
             unsure = lost
             if batch:
                 self.races += 1
@@ -560,8 +553,10 @@ class TurnLoop:
                 # Of several starts in one commit the first has begun the run.
                 outcome, begins = COMMITTED if begins else REPEATED, False
             pending.done(pending, outcome)
-        if self._end_waiters and stream in self._end_waiters:
-            self._tell_end_waiters(plan, result)
+        if stream in self._end_waiters:
+            ended = not entry.state.busy
+            if ended or (commit is not None and len(result.kept) < len(commit.jobs)):
+                self._end_waiters.answer(stream, entry if ended else None)
         kept = result.kept
         if kept and self.handover_target is not None:
             if commit is not None and commit.acks:

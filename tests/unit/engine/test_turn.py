@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,8 @@ from tidemill.kernel.commands import Cancel
 from tidemill.kernel.events import DeadLettered, NodeCompleted, NodeExpanded, NodeFailed, NodeStarted, ResultDiscarded
 from tidemill.stores.contract import Claim
 from tidemill.testing.faulty_store import Call, after_s, following, lose_reply, refuse
+
+WHO = ContextVar("who", default="nobody")
 
 
 @simulated
@@ -99,7 +102,63 @@ async def test_starts_that_gather_share_one_call(mill: Cluster) -> None:
     calls = client.faulty_store.calls["commit"]
     runs = await asyncio.gather(*(client.start(reference) for _ in range(30)))
     assert len(set(runs)) == 30
-    assert client.faulty_store.calls["commit"] - calls <= 2
+    # The first finds an idle engine and does not wait for the others.
+    assert client.faulty_store.calls["commit"] - calls <= 3
+
+
+@simulated
+async def test_a_start_on_an_idle_engine_is_committed_at_once(mill: Cluster) -> None:
+    """Without another step of the loop; what it begins does not see the variables of the caller."""
+    seen: list[str] = []
+    worker = await mill.process(functions={"work": lambda: seen.append(WHO.get())})
+    reference = await worker.publish(document(call("a", args={})))
+    await asyncio.sleep(1)
+    WHO.set("caller")
+    starting = worker.engine.start(reference)
+    with pytest.raises(StopIteration) as started:
+        starting.send(None)
+    assert (await worker.end(started.value.value)).status == "COMPLETED" and seen == ["nobody"]
+
+
+@simulated
+async def test_a_start_whose_caller_leaves_during_the_commit_goes_on(mill: Cluster) -> None:
+    worker = await mill.process()
+    reference = await worker.publish(chain("a", "b"))
+    await asyncio.sleep(1)
+    worker.faulty_store.next("commit", after_s(2))
+    starting = asyncio.ensure_future(worker.engine.start(reference, key="k"))
+    await asyncio.sleep(1)
+    starting.cancel()
+    other = await worker.start(reference)
+    assert (await worker.end("k")).status == "COMPLETED"
+    assert (await worker.end(other)).status == "COMPLETED"
+
+
+@simulated
+@pytest.mark.parametrize("trouble", [refuse, lose_reply, "conflict"])
+async def test_a_start_at_once_survives_what_others_do(mill: Cluster, trouble: Any) -> None:
+    worker = await mill.process()
+    client = await mill.process("client", work=False)
+    reference = await worker.publish(chain("a", "b"))
+    await asyncio.sleep(1)
+    first = following(partial(client.engine.start, reference, key="k")) if trouble == "conflict" else trouble
+    worker.faulty_store.next("commit", first)
+    assert await worker.start(reference, key="k") == "k"
+    assert (await worker.end("k")).status == "COMPLETED"
+    assert (await mill.kinds("k")).count("RunCreated") == 1
+
+
+@simulated
+async def test_an_engine_that_closes_during_a_start_answers_it(mill: Cluster) -> None:
+    worker = await mill.process()
+    reference = await worker.publish(chain("a"))
+    await asyncio.sleep(1)
+    worker.faulty_store.next("commit", after_s(5))
+    starting = asyncio.ensure_future(worker.engine.start(reference))
+    await asyncio.sleep(1)
+    await worker.stop()
+    with pytest.raises(Unavailable):
+        await starting
 
 
 @simulated

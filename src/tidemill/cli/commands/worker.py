@@ -46,13 +46,14 @@ from tidemill.cli.render.terminal import (
 )
 from tidemill.cli.session import PRIVATE_STORE, StoreSession, item_or_none
 from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
-from tidemill.client import EngineBroken, Tidemill, run_until
+from tidemill.client import EngineBroken, Tidemill
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.workers import QueueView
 from tidemill.engine.views import plain
 from tidemill.engine.worker.held_jobs import AttemptReport
 from tidemill.engine.worker.registry import WorkerRow
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
+from tidemill.event_loop import run_until
 from tidemill.kernel.jobs import MAINTENANCE_QUEUE
 from tidemill.observability.capture import OUTPUT_SINK, OutputCapture
 from tidemill.observability.metrics import MetricsServer, read_address

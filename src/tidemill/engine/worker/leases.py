@@ -15,6 +15,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -430,3 +431,15 @@ class ClaimErrors:
             LOG.error("the worker cannot claim jobs: %s", refusal)
         else:
             self.listener(refusal)
+
+
+class HandoverTarget(Protocol):
+    """The worker that takes ready jobs from a commit without a claim (hand-over)."""
+
+    handover: HandoverPolicy
+
+    def take(self, leases: tuple[Lease, ...]) -> None:
+        """Start jobs that a commit leased to this worker."""
+
+    def works_on(self, stream: Stream) -> bool:
+        """Whether this worker holds a job of a run."""

@@ -112,7 +112,9 @@ class Transaction:
         if self.term_changes:
             # In file order.
             places = sorted(self.term_changes.items())
-            self.execute_many(_REMOVE_TERM, [place for place, stands in places if not stands])
+            removed = [place for place, stands in places if not stands]
+            if removed:
+                self.execute_many(_REMOVE_TERM, removed)
             self.execute_many(_ADD_TERM, [place for place, stands in places if stands])
         if self._dirty and self._counters is not None:
             self.execute(_SET_COUNTERS, (*self._counters, counters_checksum(self._counters)))

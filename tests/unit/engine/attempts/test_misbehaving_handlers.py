@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import tidemill
-from tidemill.client import run_until
 from tidemill.engine.views import RunView
+from tidemill.event_loop import run_until
 
 
 def run(function: Callable[..., Any], node: dict[str, Any] | None = None, **options: Any) -> RunView:

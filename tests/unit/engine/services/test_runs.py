@@ -486,7 +486,7 @@ async def test_the_commit_that_ends_a_run_tells_who_waits_in_this_process(
     runs = [await worker.start(reference) for _ in range(3)]
     ended = await asyncio.gather(*(worker.engine.result(run_id) for run_id in runs for _ in range(2)))
     assert {run.status for run in ended} == {"COMPLETED"} and followed == []
-    assert worker.engine.turns._end_waiters == {}
+    assert worker.engine.turns._end_waiters._waiting == {}
 
 
 @simulated
@@ -526,7 +526,7 @@ async def test_who_gives_up_waiting_leaves_nothing_behind(mill: Cluster, ledger:
     for seconds in (0.1, 1):
         with pytest.raises(TimeoutError):
             await worker.engine.result(run_id, timeout_s=seconds)
-    assert worker.engine.turns._end_waiters == {}
+    assert worker.engine.turns._end_waiters._waiting == {}
     assert (await worker.end(run_id)).status == "COMPLETED"
 
 

@@ -248,7 +248,9 @@ async def test_giving_back_to_a_store_that_does_not_answer_is_left_to_the_lease(
 @simulated
 async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Cluster, ledger: Ledger) -> None:
     poor = await mill.process("poor")
-    run_id = await poor.start(document(call("a")))
+    # Before anybody else is there, it is a failure like any other: nobody would ever do it.
+    alone = await poor.run(document(call("a")))
+    assert (alone.status, alone.error["code"]) == ("FAILED", "function_unknown")
     rich = await mill.process("rich", functions={"work": ledger.work})
     await asyncio.sleep(6)
     # Whoever does the first step is given the second one with it, so both of them meet some.
@@ -256,9 +258,6 @@ async def test_a_function_that_only_another_worker_has_is_left_to_it(mill: Clust
     runs = [await client.engine.start(reference) for client in (poor, rich) * 10]
     assert {(await rich.end(run_id)).status for run_id in runs} == {"COMPLETED"}
     assert ledger.count("b") == len(runs)
-    # Before anybody else was there, it was a failure like any other: nobody would ever have done it.
-    alone = await poor.engine.show(run_id)
-    assert (alone.status, alone.error["code"]) == ("FAILED", "function_unknown")
 
 
 @simulated
