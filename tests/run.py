@@ -154,6 +154,7 @@ def run_suite(suite: Suite, root: Path = ROOT, hang_seconds: float = HANG_SECOND
                 cwd=root,
                 env=environment,
                 start_new_session=True,
+                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT if quiet else None,
             )
