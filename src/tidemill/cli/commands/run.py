@@ -260,7 +260,7 @@ class Prompter:
 
     @property
     def _talks(self) -> bool:
-        """Read anew each time: a shell moves jobs to the background and back."""
+        """Whether this process may prompt now: a shell moves jobs to the background and back."""
         return self._may_talk and can_prompt()
 
     def see(self, run_id: str, event: Mapping[str, Any]) -> None:
