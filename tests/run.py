@@ -31,6 +31,8 @@ HANG_SECONDS = 1200.0
 """Protects CI from a suite that never ends; far above what any suite takes on a slow machine."""
 BESIDE = 3
 """Suites at a time: more than the cores of a small machine, because many tests wait."""
+SLOWEST = 5
+"""Tests that every suite names with their seconds, if they took longer than two."""
 IN_MEMORY = "/dev/shm"
 IN_MEMORY_BYTES = 2 << 30
 """What must be free there: with less, the files of the tests stay on the disk."""
@@ -146,6 +148,7 @@ def run_suite(suite: Suite, root: Path = ROOT, hang_seconds: float = HANG_SECOND
         environment["TMPDIR"] = folder
         report, said = Path(folder) / "report.xml", Path(folder) / "output.txt"
         command = [sys.executable, "-m", "pytest", "--quiet", f"--junit-xml={report}", "-n", str(suite.workers)]
+        command += [f"--durations={SLOWEST}", "--durations-min=2"]
         command += ["--dist", "worksteal"] if suite.workers else []
         started = time.monotonic()
         with said.open("wb") if quiet else contextlib.nullcontext() as output:
@@ -154,6 +157,7 @@ def run_suite(suite: Suite, root: Path = ROOT, hang_seconds: float = HANG_SECOND
                 cwd=root,
                 env=environment,
                 start_new_session=True,
+                stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT if quiet else None,
             )

@@ -38,7 +38,7 @@ async def server(tmp_path: Path) -> AsyncIterator[ApiServer]:
 
     steps = Steps(pace=0).functions
     store = f"sqlite:///{tmp_path}/demo.db"
-    async with api_server(store, functions=steps, access=local, settings=Settings()) as server:
+    async with api_server(store, functions=steps, access=local, settings=Settings(), grace_ms=0) as server:
         await sample_runs.fill(server.engine)
         yield server
 
@@ -97,7 +97,7 @@ async def test_further_runs_come(server: ApiServer) -> None:
 
 
 def test_a_demo_stays_in_a_folder_of_its_own(tmp_path: Path) -> None:
-    process = ServeProcess(tmp_path, "", "--demo")
+    process = ServeProcess(tmp_path, "", "--demo", "--grace", "0.5")
     try:
         process.start()
         assert "a demo in a temporary folder" in process.said

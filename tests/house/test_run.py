@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,6 +138,25 @@ def test_pytest_is_understood(tmp_path: Path, workers: int) -> None:
     suite = run.Suite(name="mixed", paths=(".",), seconds=30, workers=workers)
     seen = run.run_suite(suite, tmp_path)
     assert (seen.passed, seen.failed, seen.skipped, seen.exit_code) == (1, 2, 3, 1)
+
+
+def _interruptible() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def test_tests_can_interrupt_where_the_shell_has_ignored_it() -> None:
+    """`make test &` in a script ignores interrupts, and every command of a test would inherit that."""
+    program = (
+        "import signal",
+        "usual = signal.signal(signal.SIGINT, signal.SIG_IGN)",
+        "import tests.conftest",
+        "assert signal.getsignal(signal.SIGINT) is usual",
+    )
+    command = [sys.executable, "-c", "\n".join(program)]
+    done = subprocess.run(
+        command, cwd=run.ROOT, stderr=subprocess.PIPE, text=True, check=False, timeout=120, preexec_fn=_interruptible
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_suite_that_hangs_is_ended(tmp_path: Path) -> None:

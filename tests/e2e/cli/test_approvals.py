@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
@@ -15,7 +14,7 @@ import pytest
 
 import tidemill
 from tests.fixtures.cli_store import CliStore
-from tests.fixtures.command_line import COMMAND, Conversation, InProcessCli, environment, eventually
+from tests.fixtures.command_line import Conversation, InProcessCli, eventually, running
 from tidemill.cli import main
 from tidemill.cli.render.progress import Lines
 
@@ -208,15 +207,52 @@ def test_roles_count(flow: Path) -> None:
 def test_elsewhere_one_line_says_what_is_waited_for(flow: Path, options: tuple[str, ...], stream: str) -> None:
     file = ask(flow, "title: Release?, approvers: ['user:ada']")
     written = {name: flow.with_suffix(f".{name}") for name in ("out", "err")}
-    with written["out"].open("w") as out, written["err"].open("w") as err:
-        child = subprocess.Popen(
-            [*COMMAND, "run", file, *options], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment()
-        )
     line = "◷ review waits for a decision by user:ada · "
-    eventually(lambda: line in written[stream].read_text(), "the line was not written")
-    assert written[stream].read_text().count("◷") == 1
-    os.kill(child.pid, signal.SIGINT)
-    assert child.wait(30) == main.INTERRUPTED
+    with (
+        written["out"].open("w") as out,
+        written["err"].open("w") as err,
+        running("run", file, *options, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as child,
+    ):
+        eventually(lambda: line in written[stream].read_text(), "the line was not written")
+        assert written[stream].read_text().count("◷") == 1
+        child.send_signal(signal.SIGINT)
+        assert child.wait() == main.INTERRUPTED
+
+
+# In the background of a terminal, a process that reads there is stopped, and the run with it
+
+
+def approve(url: str) -> None:
+    with tidemill.open(url, work=False) as mill:
+        (row,), _ = mill.approvals(["status:pending"])
+        mill.decide(row.run_id, "review", "approve", actor="ada")
+
+
+def test_nobody_is_asked_in_the_background_of_a_terminal(flow: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/behind.db"
+    talk = Conversation("run", ask(flow, "title: Release?"), "--store", url, job="background")
+    talk.expect("◷ review waits for a decision by anyone")
+    talk.say("this is for the shell")
+    approve(url)
+    code, text = talk.end()
+    assert code == main.OK
+    assert QUESTION not in text and "✓ completed in" in text
+
+
+def test_a_question_whose_terminal_is_taken_away_reads_nothing(flow: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/behind.db"
+    talk = Conversation("run", ask(flow, "title: Release?"), "--store", url, job="foreground")
+    talk.expect(QUESTION)
+    talk.say("perhaps")
+    talk.expect("please answer a, r, c or l")
+    talk.expect(QUESTION)
+    talk.to_background()
+    talk.say("a")
+    talk.say("this is for the shell")
+    approve(url)
+    code, text = talk.end()
+    assert code == main.OK
+    assert "this has been decided in the meantime" in text
 
 
 def test_a_store_that_others_reach_is_named_in_the_command(

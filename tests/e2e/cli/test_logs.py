@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.command_line import COMMAND, InProcessCli, environment, on_terminal, process, shown
+from tests.fixtures.command_line import InProcessCli, on_terminal, process, running, shown
 from tidemill.cli.render.events import EventPrinter
 
 FUNCTIONS = """
@@ -108,24 +108,18 @@ def test_lines_are_followed_while_another_process_works(folder: Path) -> None:
     """The follower is told before the run has ended, and ends with it."""
     assert process("publish", flow_of(folder, "told"), cwd=folder).code == 0
     run_id = process("start", "told", "--json", cwd=folder).json["run_id"]
-    follower = subprocess.Popen(
-        [*COMMAND, "runs", "logs", run_id, "-f"], stdout=subprocess.PIPE, env=environment(), cwd=folder, text=True
-    )
-    works = [*COMMAND, "worker", "--allow-import", "talker_fns"]
-    worker = subprocess.Popen(works, stdout=subprocess.DEVNULL, env=environment(), cwd=folder)
-    try:
+    with (
+        running("runs", "logs", run_id, "-f", stdout=subprocess.PIPE, cwd=folder, text=True) as follower,
+        running("worker", "--allow-import", "talker_fns", stdout=subprocess.DEVNULL, cwd=folder) as worker,
+    ):
         assert follower.stdout is not None
         assert follower.stdout.readline().split() == ["a", "step", "0"]
         # The function goes on only now.
         (folder / "go").touch()
         assert [line.split()[-1] for line in follower.stdout.read().splitlines()] == ["1"]
-        assert follower.wait(20) == 0
-    finally:
-        for child in (worker, follower):
-            child.terminate()
-            child.wait(20)
-        if follower.stdout is not None:
-            follower.stdout.close()
+        assert follower.wait() == 0
+        worker.terminate()
+        assert worker.wait() == 0
 
 
 def test_parts_are_printed_as_they_come(folder: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.command_line import COMMAND, EXAMPLES, InProcessCli, environment, process
+from tests.fixtures.command_line import EXAMPLES, SECONDS_MAX, InProcessCli, environment, process, running
 from tidemill.cli import main
 from tidemill.cli.main import guarded
 from tidemill.errors import Unavailable, rejected
@@ -110,24 +110,18 @@ def test_what_is_foreseen_has_its_own_code(
 
 
 def test_a_reader_that_goes_away_is_no_drama() -> None:
-    child = subprocess.Popen(
-        [*COMMAND, "graph", str(EXAMPLES / "showcase.yaml")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )
-    assert child.stdout is not None and child.stderr is not None
-    child.stdout.close()
-    complaints = child.stderr.read()
-    child.stderr.close()
-    assert child.wait(30) == main.FAILED
-    assert complaints == b""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with running("graph", str(EXAMPLES / "showcase.yaml"), **pipes) as child:
+        assert child.stdout is not None and child.stderr is not None
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait() == main.FAILED
 
 
 def test_closed_streams_are_no_drama() -> None:
     command = " ".join([sys.executable, "-c", "'from tidemill.cli.main import main; main()'"])
     line = f"{command} run {EXAMPLES / 'hello.yaml'} --json >&- 2>&- <&-"
-    assert subprocess.run(["sh", "-c", line], check=False, timeout=30, env=environment()).returncode == main.OK
+    assert subprocess.run(["sh", "-c", line], check=False, timeout=SECONDS_MAX, env=environment()).returncode == main.OK
 
 
 def test_a_terminal_without_unicode_gets_plain_signs() -> None:
@@ -175,7 +169,9 @@ OWN_MODULES_MAX = 16
 def imported(script: str, *arguments: str, cwd: Path) -> set[str]:
     """What a process has imported when it is done."""
     command = [sys.executable, "-c", script, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment(), timeout=50, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=environment(), timeout=SECONDS_MAX, check=True
+    )
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import tidemill
 from tests.fixtures.cli_store import CliStore
-from tests.fixtures.command_line import COMMAND, InProcessCli, environment, eventually, process
+from tests.fixtures.command_line import InProcessCli, eventually, process, running
 from tidemill.cli import main
 
 STEPS = """
@@ -162,19 +162,14 @@ def interrupt(arguments: tuple[str, ...], folder: Path) -> tuple[int, str, str, 
         - {{id: never, type: value, dependencies: [stuck, asleep]}}
         """,
     )
-    child = subprocess.Popen(
-        [*COMMAND, "run", file, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        text=True,
-    )
-    eventually(marker.exists, "the function was not called")
-    time.sleep(0.2)
-    os.kill(child.pid, signal.SIGINT)
-    began = time.monotonic()
-    out, err = child.communicate(timeout=30)
-    return child.returncode, out, err, time.monotonic() - began
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with running("run", file, *arguments, text=True, **pipes) as child:
+        eventually(marker.exists, "the function was not called")
+        time.sleep(0.2)
+        child.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        out, err = child.communicate()
+        return child.returncode, out, err, time.monotonic() - began
 
 
 def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(folder: Path) -> None:
@@ -241,12 +236,8 @@ def test_a_run_is_kept_and_can_be_carried_on(tmp_path: Path) -> None:
     )
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "other.yaml").write_text("name: other\nnodes:\n  - {id: a, type: value, config: 1}\n")
-    begun = subprocess.Popen([*COMMAND, "run", "flow.yaml", "--json"], cwd=tmp_path, env=environment())
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "slow.txt").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    begun.kill()
-    begun.wait()
+    with running("run", "flow.yaml", "--json", cwd=tmp_path):
+        eventually((tmp_path / "slow.txt").exists, "the step did not begin")
     assert process("run", "elsewhere/other.yaml", "-q", cwd=tmp_path).code == main.OK
     (row,) = process("runs", "list", "--status", "RUNNING", "--json", cwd=tmp_path).json["runs"]
     wrong = process("run", "elsewhere/other.yaml", "--resume", row["run_id"], cwd=tmp_path)
@@ -367,18 +358,21 @@ def test_a_run_ends_although_nobody_sees_it_any_more(folder: Path, tmp_path: Pat
     file = document(folder, '- {id: a, type: python, retry: 1, config: {function: "talker_of_runs:talk"}}')
     url, out = f"sqlite:///{tmp_path}/unseen.db", pty.openpty() if terminal else os.pipe()
     reader, writer = out
-    with (tmp_path / "errors").open("w") as errors:
-        child = subprocess.Popen(
-            [*COMMAND, "run", file, "--store", url],
-            stdin=subprocess.DEVNULL, stdout=writer, stderr=errors, env=environment(),
+    with (
+        (tmp_path / "errors").open("w") as errors,
+        running(
+            "run", file, "--store", url, stdin=subprocess.DEVNULL, stdout=writer, stderr=errors,
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-        )  # fmt: skip
-    os.close(writer)
-    seen = b""
-    while b"flow" not in seen:
-        seen += os.read(reader, 1000)
-    os.close(reader)
-    assert child.wait(30) == main.FAILED
+        ) as child,
+    ):  # fmt: skip
+        os.close(writer)
+        seen = b""
+        while b"flow" not in seen:
+            some = os.read(reader, 1000)
+            assert some, f"it ended with {seen!r}"
+            seen += some
+        os.close(reader)
+        assert child.wait() == main.FAILED
     assert (tmp_path / "errors").read_text() == ""
     with tidemill.open(url, work=False) as mill:
         (row,), _ = mill.find("")

@@ -315,6 +315,10 @@ def test_an_action_on_all_runs_of_a_query(cli_store: CliStore) -> None:
     (problem,) = cli_store.refused("runs", "bulk", "cancel", "live")
     assert problem["code"] == "confirmation_missing" and "--yes" in problem["hint"]
     assert cli_store.mill.show("ask-1").status == "RUNNING"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", None)  # It was closed.
+        (problem,) = cli_store.refused("runs", "bulk", "cancel", "live")
+    assert problem["code"] == "confirmation_missing"
     told = cli_store.fine("runs", "bulk", "cancel", "live", "--yes", "--reason", "closing time")
     assert "ask-1" in told and told.endswith("cancel: 1 of 1 run done\n")
     assert cli_store.mill.show("ask-1").status == "CANCELLED"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, STDOUT
@@ -15,7 +14,7 @@ import pytest
 
 import tidemill
 from tests.fixtures.api_server import api_thread, sqlite_url
-from tests.fixtures.command_line import COMMAND, Ended, InProcessCli, environment, eventually
+from tests.fixtures.command_line import Ended, InProcessCli, eventually, running
 from tidemill.api.auth import Access
 
 FAULTY = "name: faulty\nnodes: [{id: a, type: fail, config: {message: no luck}, retry: {max_attempts: 1}}]\n"
@@ -172,8 +171,8 @@ def test_a_client_that_takes_nothing_does_not_hold_up_the_end_of_a_server(tmp_pa
     store, digest = sqlite_url(tmp_path), ""
     with tidemill.open(store, work=False) as mill:
         digest = mill.put_blob(bytes(20_000_000))["$blob"]
-    command = [*COMMAND, "serve", "--store", store, "--port", "0", "--grace", "0.5"]
-    with subprocess.Popen(command, env=environment(), stdout=PIPE, stderr=STDOUT, text=True) as server:
+    command = ("serve", "--store", store, "--port", "0", "--grace", "0.5")
+    with running(*command, stdout=PIPE, stderr=STDOUT, text=True) as server:
         assert server.stdout is not None
         found = re.search(r"127\.0\.0\.1:([0-9]+)", server.stdout.readline())
         assert found is not None
@@ -181,6 +180,6 @@ def test_a_client_that_takes_nothing_does_not_hold_up_the_end_of_a_server(tmp_pa
             client.sendall(f"GET /api/v1/blobs/{digest} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             assert client.recv(15) == b"HTTP/1.1 200 OK"
             server.terminate()
-            said, _ = server.communicate(timeout=60)
+            said, _ = server.communicate()
     assert "Traceback" not in said and "stopped" in said
     assert server.returncode == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.command_line import COMMAND, SECONDS_MAX, InProcessCli, environment
+from tests.fixtures.command_line import InProcessCli, running
 
 HELLO = "name: hello\nnodes: [{id: a, type: value, config: 1}]\n"
 COUNTS = "name: counts\nnodes: [{id: a, type: sql, config: {statement: SELECT 1 AS one}}]\n"
@@ -79,12 +79,11 @@ def test_config_says_that_a_file_of_the_folder_is_ignored(inside: InProcessCli, 
 
 def test_a_worker_says_so_too(folder: Path) -> None:
     file = grant(folder / "here" / "tidemill.toml")
-    worker = subprocess.Popen(
-        [*COMMAND, "worker", "--json"], env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert worker.stdout is not None and "ready" in worker.stdout.readline()
-    worker.terminate()
-    _, said = worker.communicate(timeout=SECONDS_MAX)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with running("worker", "--json", text=True, **pipes) as worker:
+        assert worker.stdout is not None and "ready" in worker.stdout.readline()
+        worker.terminate()
+        _, said = worker.communicate()
     assert f"tidemill: {file} is ignored" in said
 
 
@@ -98,12 +97,12 @@ def test_a_worker_says_so_too(folder: Path) -> None:
 )
 def test_a_worker_says_what_it_grants(folder: Path, text: str, said: str) -> None:
     file = grant(folder / "named.toml", text)
-    command = [*COMMAND, "worker", "--config", str(file), "--allow-import", "json"]
-    worker = subprocess.Popen(command, env=environment(), text=True, stdout=subprocess.PIPE)
-    assert worker.stdout is not None and "is ready" in worker.stdout.readline()
-    assert worker.stdout.readline().startswith(f"  grants: {said}")
-    worker.terminate()
-    worker.communicate(timeout=SECONDS_MAX)
+    command = ("worker", "--config", str(file), "--allow-import", "json")
+    with running(*command, text=True, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None and "is ready" in worker.stdout.readline()
+        assert worker.stdout.readline().startswith(f"  grants: {said}")
+        worker.terminate()
+        worker.communicate()
 
 
 def test_imports_are_listed_by_flags_and_files(inside: InProcessCli, folder: Path) -> None:

@@ -16,6 +16,7 @@ from tidemill.cli.options import new_group
 from tidemill.cli.render.tables import print_facts, print_hint
 from tidemill.cli.render.terminal import (
     console,
+    in_background,
     in_short,
     print_json,
     print_refusal,
@@ -178,7 +179,8 @@ def _watch(mill: Tidemill, session: StoreSession, run_id: str) -> int:
     if session.as_json:
         watcher = QuietWatcher(board)
     else:
-        watcher = Display(board, console()) if supports_unicode() else Lines(board)
+        draws = supports_unicode() and not in_background(sys.stdout)
+        watcher = Display(board, console()) if draws else Lines(board)
     try:
         with watcher, IdleReport(mill, session, board, watcher.say) as idle:
             for event in mill.follow(view.run_id, live=not session.as_json):

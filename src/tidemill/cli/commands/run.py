@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -30,7 +32,9 @@ from tidemill.cli.render.terminal import (
     DIM,
     MAGENTA,
     Styler,
+    can_prompt,
     console,
+    in_background,
     one_line,
     print_json,
     print_refusal,
@@ -76,9 +80,7 @@ class Typed:
         sys.stdout.write(question)
         sys.stdout.flush()
         while b"\n" not in self._kept:
-            some: bytes | None = None
-            if select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
-                some = os.read(sys.stdin.fileno(), LINE_BYTES_MAX)
+            some = self._read()
             over = not self._wanted() if some is None else not some or len(self._kept) > LINE_BYTES_MAX
             if over:
                 print()
@@ -86,6 +88,25 @@ class Typed:
             self._kept += some or b""
         first, _, self._kept = self._kept.partition(b"\n")
         return first.decode(errors="replace").strip()
+
+    def _read(self) -> bytes | None:
+        """What was typed; None when nothing was for a while, empty when nothing will be.
+
+        A process that reads in the background is stopped, and its runs with it, unless it blocks the signal: then it
+        gets the same error as from a terminal that is gone. What is typed meanwhile is for others.
+        """
+        if not select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
+            return None
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN})
+        try:
+            return os.read(sys.stdin.fileno(), LINE_BYTES_MAX)
+        except OSError:
+            if not in_background(sys.stdin):
+                return b""
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        time.sleep(POLL_SECONDS)
+        return None
 
 
 def may_decide(view: ApprovalView, actor: str, roles: tuple[str, ...]) -> bool:
@@ -234,9 +255,13 @@ class Prompter:
     def __init__(self, mill: Tidemill, options: RunOptions, watcher: Watcher) -> None:
         self._mill, self._session, self._watcher = mill, StoreSession(options.store), watcher
         self._actor, self._roles = options.actor, options.roles
-        terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-        self._talks = terminal and not options.silent and options.file != STDIN
+        self._may_talk = sys.stdout.isatty() and not options.silent and options.file != STDIN
         self._asks = False
+
+    @property
+    def _talks(self) -> bool:
+        """Whether this process may prompt now: a shell moves jobs to the background and back."""
+        return self._may_talk and can_prompt()
 
     def see(self, run_id: str, event: Mapping[str, Any]) -> None:
         kind = event["type"]
@@ -515,7 +540,7 @@ def _watcher(options: RunOptions, board: RunProgress, out: TextIO) -> Watcher:
         return StreamPrinter(board, options.stream, out)
     if options.silent:
         return QuietWatcher(board)
-    if not supports_unicode():
+    if not supports_unicode() or in_background(sys.stdout):
         return Lines(board)
     from tidemill.cli.render.live_display import Display
 

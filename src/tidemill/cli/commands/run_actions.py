@@ -326,6 +326,7 @@ def bulk_command(session: StoreSession, action: BulkAction, query: tuple[str, ..
 
     from tidemill.cli import main
     from tidemill.cli.render.runs import print_bulk
+    from tidemill.cli.render.terminal import can_prompt
     from tidemill.errors import rejected
 
     refused: list[str] = []
@@ -334,7 +335,7 @@ def bulk_command(session: StoreSession, action: BulkAction, query: tuple[str, ..
         text = " ".join(query)
         if not (given["dry_run"] or yes):
             found = mill.bulk(action, text, **{**given, "dry_run": True})
-            if session.as_json or not sys.stdin.isatty():
+            if session.as_json or not can_prompt():
                 message = f"{action} would act on {len(found.runs)} runs"
                 raise rejected("confirmation_missing", message, hint="add --yes, or look first: --dry-run")
             if not found.runs:

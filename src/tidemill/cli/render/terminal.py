@@ -90,6 +90,19 @@ def supports_unicode() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
 
 
+def in_background(stream: IO[str]) -> bool:
+    """Whether the shell of a terminal has given it to another job: a process that reads there would be stopped."""
+    try:
+        return os.tcgetpgrp(stream.fileno()) != os.getpgrp()
+    except (OSError, ValueError):
+        return False  # It is not a terminal, or none that controls this process.
+
+
+def can_prompt() -> bool:
+    """Whether standard input is a terminal, and this process may read what a person types there."""
+    return sys.stdin is not None and sys.stdin.isatty() and not in_background(sys.stdin)
+
+
 def console() -> Console:
     from rich.console import Console
 
