@@ -129,6 +129,9 @@ class RunView:
         if failed:
             # Why steps could not be undone.
             self.rollback["errors"] = failed
+        if unknown := [key for key in state.undo_left if key in state.unknown]:
+            # Steps that were left because the log does not say whether they happened; an override settles them.
+            self.rollback["unknown"] = unknown
         self.parent = state.parent[0] if state.parent else None
         self.forked_from = list(state.forked_from) if state.forked_from else None
         self._declared = state.outputs is not None

@@ -473,6 +473,36 @@ def test_a_rollback_names_what_it_leaves() -> None:
     assert found.command == "tidemill runs rollback {run}"
 
 
+def test_a_rollback_that_left_an_unknown_outcome_asks_to_settle_it() -> None:
+    undo = {"compensator": {"type": "value"}}
+    run = OperatorSteps("a", {"a": {**undo, "delivery": "at_most_once"}}).begun()
+    run.begin("a", token=5)
+    run.lost("a")
+    run.rollback()
+    found = why(run.kernel)
+    assert found.unblock.startswith("the outcome of a is unknown: settle it") and "roll back again" in found.unblock
+    assert found.command == "tidemill runs override {run} a --value VALUE"
+    run.override("a")
+    found = why(run.kernel)
+    assert (found.unblock.endswith("roll back again"), found.command) == (True, "tidemill runs rollback {run}")
+    assert [link.words for link in found.chain][-1] == "an operator has settled since that it happened"
+    run.rollback()
+    run.undone("a")
+    assert why(run.kernel).rollback == "done"
+
+
+def test_a_rollback_that_left_an_item_or_an_earlier_visit_names_it_in_the_command() -> None:
+    undo = {"compensator": {"type": "value"}}
+    run = OperatorSteps("m", {"m": {**undo, "map": {"over": [1]}}}).begun()
+    run.expand("m", 2)
+    run.do(Cancel(compensate=True))
+    assert why(run.kernel).command == "tidemill runs override {run} m --item 0 --value VALUE"
+    run = OperatorSteps("t > l", {"t": {**undo}, "l": {"loop": loop(back_to="t")}}).begun()
+    run.rewind("t")
+    run.do(Cancel(compensate=True))
+    assert why(run.kernel).command == "tidemill runs override {run} t --visit 1 --skip"
+
+
 def test_a_run_that_was_rolled_back_is_not_forked_as_it_is() -> None:
     run = undoing()
     run.undone("b")
