@@ -128,6 +128,14 @@ def test_a_rollback_that_is_not_complete(cli_store: CliStore) -> None:
     assert matches(r" CompensationScheduled  hotel", events)
 
 
+def test_items_that_wait_for_the_same_are_told_once(cli_store: CliStore) -> None:
+    nodes = [{"id": "m", "type": "signal", "config": {"name": "go"}, "map": {"over": [1, 2, 3]}}]
+    run_id = cli_store.start({"name": "wide", "nodes": nodes})
+    cli_store.until(run_id, lambda _: cli_store.json("why", run_id)["counts"].get("signal") == 3)
+    told = cli_store.fine("why", run_id)
+    assert told.count("unblock") == 1 and matches(r"^◷ m\[0\] and 2 more items  signal$", told), told
+
+
 UNSURE = {
     "name": "unsure",
     "nodes": [

@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from shlex import quote
 from typing import Literal
 
 import msgspec
 
 from tidemill.kernel.activation import items_merged
 from tidemill.kernel.decide.completion import UPSTREAM_FAILED
+from tidemill.kernel.decide.operations import REOPENABLE
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent
 from tidemill.kernel.explain.blockers import AnyBlocker, Failure, shown
 from tidemill.kernel.explain.survey import ExplainInput, label
 from tidemill.kernel.model import Node
 from tidemill.kernel.queries import PathStep, message_of, path
-from tidemill.kernel.state import CompletedStep, State, Visit, peek_at
+from tidemill.kernel.state import LIVE, CompletedStep, State, Visit, peek_at
 
 UNKNOWN_OUTCOME = "unknown_outcome"
 
@@ -179,6 +181,38 @@ def _way_to_undo(state: State) -> tuple[str, str] | None:
         words,
         f"tidemill runs override {{run}} {node}{which} {'--skip' if int(visit) != latest else '--value VALUE'}",
     )
+
+
+class ParentRun(msgspec.Struct, frozen=True, gc=False):
+    """The parent of a run, as the run sees it."""
+
+    run_id: str
+    node: str
+    state: State | None
+    """None: it is not in the store any more."""
+    waits: bool
+    """Whether it waits for the run."""
+
+    @property
+    def fate(self) -> str:
+        """Why it does not wait any more."""
+        status = "" if self.state is None else self.state.status
+        if status in LIVE:
+            return f"continues without it: {self.node} was settled, timed out or rewound"
+        known = {"FAILED": "has failed", "CANCELLED": "was cancelled", "COMPLETED": "has completed"}
+        return known.get(status, "is not in the store any more")
+
+    def way_on(self, *, retries: bool) -> tuple[str, str]:
+        """What can be done about a run that its parent does not wait for, and the command; `retries`: it had failed."""
+        state, fork = self.state, "fork this run: the fork has no parent"
+        if state is not None and state.status in REOPENABLE and state.rollback == "none":
+            fix = "fix the cause, then " if retries else ""
+            words = f"{fix}retry the parent run {self.run_id}, which continues this run; or {fork}"
+            return words, f"tidemill runs retry {quote(self.run_id)}"
+        if state is not None and state.live:
+            words = f"rewind the parent run {self.run_id} to {self.node}, which starts a new child; or {fork}"
+            return words, f"tidemill runs rewind {quote(self.run_id)} {self.node}"
+        return fork, "tidemill runs fork {run}"
 
 
 STEPS_MAX = 20

@@ -12,7 +12,7 @@ from tests.fixtures.kernel.reasons import blocker, facts, shown, why
 from tests.fixtures.kernel.tables import Run, begun, choose, loop
 from tidemill.kernel.commands import Cancel, Failed, Pause, SkipRequested, WaitRequested
 from tidemill.kernel.events import Error
-from tidemill.kernel.explain.explain import explain
+from tidemill.kernel.explain.explain import explain, folded
 from tidemill.kernel.explain.survey import Bounds, WorkerCapability, Workers
 from tidemill.kernel.state import State
 
@@ -511,6 +511,28 @@ def test_a_run_that_was_rolled_back_is_not_forked_as_it_is() -> None:
     assert (found.rollback, found.left_error) == ("done", None)
     assert "fork it upstream of what was undone, or start a new run" in found.unblock
     assert found.command == "tidemill runs fork {run} --node NODE"
+
+
+def test_items_that_wait_for_the_same_are_told_once() -> None:
+    run = begun("m n", {"m": {"map": {"over": [1]}}})
+    run.expand("m", 4)
+    run.fail("m[1]", "flaky", retryable=True)
+    found = why(run.kernel, workers=Workers())
+    first, second, *rest = folded([each for each in found.blockers if each.root])
+    assert [(each.first.node, each.first.index, each.more) for each in (first, second)] == [("m", 0, 2), ("n", -1, 0)]
+    assert [(each.first.kind, each.more) for each in rest] == [("retry", 0)]
+    assert first.others == "and 2 more items"
+    assert str(found).count("no worker is running") == 3  # The headline, the items, and `n`.
+    assert "(and 2 more items)" in str(found)
+
+
+def test_items_that_wait_for_different_things_are_told_one_by_one() -> None:
+    run = OperatorSteps("m", {"m": {"map": {"over": [1]}}}).begun()
+    run.expand("m", 2)
+    for item in "m[0]", "m[1]":
+        run.ask(item)
+    found = why(run.kernel)
+    assert [each.more for each in folded(found.blockers) if each.first.kind == "person"] == [0, 0]
 
 
 def test_a_delay_before_the_next_pass_is_a_timer() -> None:
