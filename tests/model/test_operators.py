@@ -81,3 +81,22 @@ def test_whatever_happened_a_rollback_comes_to_an_end() -> None:
         walk = OperatedWalk(seed, (retry, rewind, override, interrupt), undoes=True).run()
         walk.roll_back()
         assert walk.kernel.state.rollback in ("none", "done", "partial"), f"seed {seed}"
+
+
+def test_what_a_rollback_leaves_as_unknown_can_be_settled_and_undone() -> None:
+    settled = 0
+    for seed in range(150):
+        walk = OperatedWalk(seed, (interrupt, retry), undoes=True).run()
+        walk.roll_back()
+        if walk.kernel.state.rollback != "partial":
+            continue
+        walk.settle()
+        settled += walk.done.count("settle")
+        assert not [key for key in walk.kernel.state.unknown if key in walk.kernel.state.undo_left], f"seed {seed}"
+        for _ in range(100):
+            if walk.kernel.state.rollback == "done":
+                break
+            walk.roll_back()
+        assert walk.kernel.state.rollback == "done", f"seed {seed}"
+        walk.kernel.check_fold()
+    assert settled > 20

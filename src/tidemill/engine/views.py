@@ -129,6 +129,9 @@ class RunView:
         if failed:
             # Why steps could not be undone.
             self.rollback["errors"] = failed
+        if unknown := [key for key in state.undo_left if key in state.unknown]:
+            # Steps that were left because the log does not say whether they happened; an override settles them.
+            self.rollback["unknown"] = unknown
         self.parent = state.parent[0] if state.parent else None
         self.forked_from = list(state.forked_from) if state.forked_from else None
         self._declared = state.outputs is not None
@@ -257,8 +260,8 @@ _RUN_FIELDS = (
 )  # fmt: skip
 _APPROVAL_FIELDS = (
     "status", "title", "description", "form", "approvers", "quorum", "four_eyes", "requester", "requested_ms",
-    "expires_ms", "on_timeout", "escalate_to", "escalated", "url", "votes", "delegated", "decision", "decided_by",
-    "on_behalf_of", "decided_ms", "comments",
+    "expires_ms", "on_timeout", "escalate_to", "escalated", "escalated_ms", "url", "votes", "delegated", "decision",
+    "decided_by", "on_behalf_of", "decided_ms", "comments",
 )  # fmt: skip
 """The keys that `to_dict` returns, in this order."""
 
@@ -276,7 +279,7 @@ class ApprovalView:
     json_schema: ClassVar[dict[str, Any]] = {
         **{name: {"type": "string"} for name in ("approval_id", "run_id", "workflow", "node")},
         **{name: {"type": "integer"} for name in ("visit", "quorum", "requested_ms")},
-        **{name: {"type": ["integer", "null"]} for name in ("index", "expires_ms", "decided_ms")},
+        **{name: {"type": ["integer", "null"]} for name in ("index", "expires_ms", "escalated_ms", "decided_ms")},
         **{name: {"type": "string"} for name in ("title", "description", "requester", "on_timeout", "url", "comments")},
         **{name: {"type": ["string", "null"]} for name in ("decision", "decided_by", "on_behalf_of")},
         **{name: {"type": "array", "items": {"type": "string"}} for name in ("approvers", "escalate_to")},
@@ -329,8 +332,10 @@ class ApprovalView:
         )
         delegated = tuple((each["by"], each["to"]) for each in shown["delegated"])
         lists = {name: tuple(shown[name]) for name in ("approvers", "escalate_to")}
+        since_ms = shown.get("escalated_ms")
+        timeout_ms = None if since_ms is None else shown["expires_ms"] - since_ms
         approval = Approval(
-            **{**known, **lists, "form": form, "votes": votes, "delegated": delegated, "timeout_ms": None}
+            **{**known, **lists, "form": form, "votes": votes, "delegated": delegated, "timeout_ms": timeout_ms}
         )
         index = NOT_AN_ITEM if shown["index"] is None else shown["index"]
         return cls(shown["run_id"], shown["workflow"], shown["node"], shown["visit"], index, approval)

@@ -55,6 +55,13 @@ class Approval(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=T
     comments: str = ""
     decided_ms: int | None = None
 
+    @property
+    def escalated_ms(self) -> int | None:
+        """When it was escalated: the time-out began again at that moment."""
+        if not self.escalated or self.expires_ms is None or self.timeout_ms is None:
+            return None
+        return self.expires_ms - self.timeout_ms
+
 
 _REQUESTED = (
     *("title", "description", "form", "approvers", "quorum", "four_eyes", "requester"),

@@ -182,19 +182,39 @@ def _next_visit(
     )
 
 
+def _unknown_settled(state: State, event: events.NodeOverridden) -> None:
+    """Record what became of a step that a rollback could not undo; the run stays as it ended."""
+    visit = state.edit(event.node)
+    state.size += event.size
+    if event.undoable:
+        undoable(state, event)
+    if event.visit != visit.visit:
+        return
+    act = edit_at(visit, event.index)
+    if act is visit:
+        visit.why = event.reason if event.status == "SKIPPED" else ""
+    elif visit.map is not None:
+        visit.map.failed -= act.status == "FAILED"
+    act.status = "COMPLETED" if event.status == "COMPLETED" else "SKIPPED"
+    act.output, act.error, act.since_ms, act.ended_seq = event.output, None, event.at_ms, state.seq
+
+
 def node_overridden(state: State, event: events.NodeOverridden) -> None:
+    if state.unknown:
+        settled = key_at(event.node, event.visit, event.index)
+        state.unknown = tuple(key for key in state.unknown if key != settled)
+    state.blobs += type(event.output) is BlobRef
+    if not state.live:
+        _unknown_settled(state, event)
+        return
     visit = state.edit(event.node)
     act = edit_at(visit, event.index)
-    state.blobs += type(event.output) is BlobRef
     if event.index == NOT_AN_ITEM:
         if visit.held and visit.map is None:
             unhold(state, event.node, visit)
         visit.settled = True
         visit.why = event.reason if event.status == "SKIPPED" else ""
     act.error = None
-    if state.unknown:
-        settled = key_at(event.node, event.visit, event.index)
-        state.unknown = tuple(key for key in state.unknown if key != settled)
     if event.status == "QUEUED":
         visit.status, visit.wait, visit.resumed, visit.since_ms = "QUEUED", None, event.output, event.at_ms
         if visit.approval is not None:

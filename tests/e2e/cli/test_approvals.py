@@ -56,6 +56,25 @@ def test_what_follows_a_time_out_is_told_where_there_is_one(cli_store: CliStore)
     assert "on timeout" not in cli_store.fine("why", run_id)
 
 
+def test_an_escalation_is_told_with_its_time_and_the_votes_so_far(cli_store: CliStore) -> None:
+    asked = {"title": "Pay?", "approvers": ["user:ann", "user:bob"], "quorum": 2, "timeout_seconds": 2}
+    config = {**asked, "on_timeout": "escalate", "escalate_to": ["role:boss"]}
+    run_id = cli_store.start({"name": "escalating", "nodes": [{"id": "ok", "type": "human", "config": config}]})
+    cli_store.until(run_id, lambda view: view.nodes["ok"]["status"] == "WAITING")
+    cli_store.fine("approvals", "decide", run_id, "ok", "approve", "--as", "ann", "--comment", "fine")
+    shown = cli_store.fine("approvals", "show", run_id, "ok")
+    assert re.search(r"^expires +.*, then: escalate to role:boss$", shown, re.MULTILINE), shown
+    eventually(lambda: cli_store.json("approvals", "show", run_id, "ok")["escalated"], "it is escalated")
+    shown = cli_store.fine("approvals", "show", run_id, "ok")
+    for pattern in (
+        r"^approvers +role:boss; 2 must agree$",
+        r"^escalated +(just now|\d+ m?s ago) \(.*\) · to role:boss$",
+        r"^votes +1 of 2 agree\n +user:ann · fine$",
+        r"^expires +in .*, then: fail$",
+    ):
+        assert re.search(pattern, shown, re.MULTILINE), shown
+
+
 def test_items_of_a_map_are_decided_one_by_one(cli_store: CliStore) -> None:
     flow = {
         "name": "many",

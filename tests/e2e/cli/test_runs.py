@@ -128,6 +128,46 @@ def test_a_rollback_that_is_not_complete(cli_store: CliStore) -> None:
     assert matches(r" CompensationScheduled  hotel", events)
 
 
+def test_items_that_wait_for_the_same_are_told_once(cli_store: CliStore) -> None:
+    nodes = [{"id": "m", "type": "signal", "config": {"name": "go"}, "map": {"over": [1, 2, 3]}}]
+    run_id = cli_store.start({"name": "wide", "nodes": nodes})
+    cli_store.until(run_id, lambda _: cli_store.json("why", run_id)["counts"].get("signal") == 3)
+    told = cli_store.fine("why", run_id)
+    assert told.count("unblock") == 1 and matches(r"^◷ m\[0\] and 2 more items  signal$", told), told
+
+
+UNSURE = {
+    "name": "unsure",
+    "nodes": [
+        {
+            "id": "charge",
+            "type": "sleep",
+            "config": {"seconds": 60},
+            "timeout_seconds": 0.1,
+            "delivery": "at_most_once",
+            "compensator": {"type": "value", "config": "{{ output }} given back"},
+        },
+    ],
+}
+
+
+def test_an_unknown_outcome_is_settled_and_then_undone(cli_store: CliStore) -> None:
+    run_id = cli_store.start(UNSURE)
+    cli_store.until(run_id, lambda view: view.status == "FAILED")
+    cli_store.fine("runs", "rollback", run_id)
+    cli_store.until(run_id, lambda view: view.rollback["status"] == "partial")
+    shown, why = cli_store.fine("runs", "show", run_id), cli_store.fine("why", run_id)
+    assert matches(r"not undone: charge\n +charge: its outcome is unknown: settle it, then roll back again$", shown)
+    assert why.endswith(f"→ tidemill runs override {run_id} charge --value VALUE\n")
+    refused = cli_store("runs", "rollback", run_id).err
+    assert "[outcome_unknown]" in refused and "tidemill runs override RUN NODE --value VALUE" in refused
+    cli_store.fine("runs", "override", run_id, "charge", "--value", "9")
+    assert cli_store.fine("why", run_id).endswith(f"→ tidemill runs rollback {run_id}\n")
+    cli_store.fine("runs", "rollback", run_id)
+    cli_store.until(run_id, lambda view: view.rollback["status"] == "done")
+    assert "9 given back" in cli_store.fine("runs", "events", run_id)
+
+
 def test_items_that_are_queued_together_are_one_range(cli_store: CliStore) -> None:
     """A map that is retried is held until its items are let in, though there is no limit."""
     tries = {"attempts": "{{ 9 if item else 0 }}"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests.fixtures.approvers import child, code_of, ended, human, waits
 from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
@@ -88,6 +90,35 @@ async def test_a_child_that_nobody_waits_for_is_not_reopened(mill: Cluster) -> N
     assert await code_of(worker.engine.retry("mum.c.1")) == "parent_over"
     patch = [{"op": "replace", "path": "/nodes/f/type", "value": "value"}]
     assert await code_of(worker.engine.patch("mum.c.1", patch, retry=True)) == "parent_over"
+    found = await worker.engine.why("mum.c.1")
+    assert found.headline.endswith("; its parent run mum has failed")
+    assert found.unblock.startswith("fix the cause, then retry the parent run mum, which continues this run")
+    assert found.command == "tidemill runs retry mum"
+
+
+@pytest.mark.parametrize(
+    ("close", "act", "told", "command"),
+    [
+        ("cancel", "cancel", "its parent run mum was cancelled", "tidemill runs retry mum"),
+        ("cancel", "override", "its parent run mum continues without it: c was settled", "tidemill runs rewind mum c"),
+        ("abandon", "cancel", "its parent run mum was cancelled; it goes on alone, and no run takes its result", ""),
+    ],
+)
+@simulated
+async def test_a_child_says_what_became_of_its_parent(
+    mill: Cluster, close: str, act: str, told: str, command: str
+) -> None:
+    worker = await mill.process()
+    engine = worker.engine
+    await worker.publish(document(human("ok"), name="kid"))
+    run_id = await worker.start(document(child("c", "kid", close=close), human("other")), key="mum")
+    await asyncio.sleep(1)
+    assert "parent" not in (await engine.why("mum.c.1")).headline
+    await (engine.cancel(run_id) if act == "cancel" else engine.override(run_id, "c", value=1))
+    await asyncio.sleep(5)
+    found = await engine.why("mum.c.1")
+    assert told in found.headline
+    assert found.command == command
 
 
 @simulated

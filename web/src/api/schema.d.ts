@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document d9057211acc13b4c.
+// Made by `make web-types` from the OpenAPI document f8126e99ca8f85f7.
 
 export interface paths {
     "/livez": {
@@ -3618,6 +3618,7 @@ export interface components {
             requested_ms?: number;
             index?: number | null;
             expires_ms?: number | null;
+            escalated_ms?: number | null;
             decided_ms?: number | null;
             title?: string;
             description?: string;
@@ -3663,6 +3664,7 @@ export interface components {
             requested_ms?: number;
             index?: number | null;
             expires_ms?: number | null;
+            escalated_ms?: number | null;
             decided_ms?: number | null;
             title?: string;
             description?: string;

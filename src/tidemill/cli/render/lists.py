@@ -361,11 +361,17 @@ def _approval_facts(approval: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "asked", moment(approval.get("requested_ms"))
     yield "by", approval.get("requester")
     yield "approvers", asked_of(approval)
-    if approval["status"] == "pending":
-        yield "agreed", names(vote["by"] for vote in approval["votes"])
+    if approval.get("escalated"):
+        yield "escalated", dotted(moment(approval.get("escalated_ms")), f"to {names(approval['escalate_to'])}")
+    if approval["status"] == "pending" and (votes := approval["votes"]):
+        said = (" for ".join(filter(None, (vote["by"], vote.get("on_behalf_of")))) for vote in votes)
+        lines = map(dotted, said, (vote.get("comments") or "" for vote in votes))
+        yield "votes", "\n".join((f"{len(votes)} of {approval.get('quorum', 1)} agree", *lines))
     yield "delegated", names(f"{each['by']} → {each['to']}" for each in approval["delegated"])
     if approval["status"] == "pending" and approval.get("expires_ms") is not None:
-        yield "expires", f"{moment(approval['expires_ms'])}, then: {approval.get('on_timeout', 'fail')}"
+        then = "fail" if approval.get("escalated") else approval.get("on_timeout", "fail")
+        then = f"escalate to {names(approval['escalate_to'])}" if then == "escalate" else then
+        yield "expires", f"{moment(approval['expires_ms'])}, then: {then}"
     yield "decision", DECISIONS.get(approval["decision"])
     if approval.get("decided_by"):
         yield "decided", f"by {approval['decided_by']} {moment(approval.get('decided_ms'))}".rstrip()

@@ -97,9 +97,11 @@ def print_end(view: RunView, board: RunProgress, why: str = "") -> None:
 
 
 def not_undone(rollback: Mapping[str, Any]) -> list[str]:
-    """The first steps of a rollback that could not be undone, with their errors."""
-    errors = islice(rollback.get("errors", {}).items(), UNDO_ERRORS_MAX)
-    return [f"{step_name(key)}: {one_line(error_words(error), columns() - 2)}" for key, error in errors]
+    """The first steps of a rollback that could not be undone, and why."""
+    errors = {key: error_words(error) for key, error in rollback.get("errors", {}).items()}
+    errors |= dict.fromkeys(rollback.get("unknown", ()), "its outcome is unknown: settle it, then roll back again")
+    shown = islice(errors.items(), UNDO_ERRORS_MAX)
+    return [f"{step_name(key)}: {one_line(why, columns() - 2)}" for key, why in shown]
 
 
 UNDO_ERRORS_MAX = 5

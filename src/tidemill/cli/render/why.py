@@ -27,9 +27,9 @@ from tidemill.cli.session import StoreSession, item_or_none
 from tidemill.client import Tidemill
 from tidemill.engine.views import plain
 from tidemill.errors import TidemillError
-from tidemill.kernel.explain.blockers import AnyBlocker, Failure, Worker
+from tidemill.kernel.explain.blockers import Failure, Worker
 from tidemill.kernel.explain.ended import Cause, Link, NodeHistory
-from tidemill.kernel.explain.explain import Explanation
+from tidemill.kernel.explain.explain import Alike, Explanation, folded
 from tidemill.kernel.queries import PathStep
 
 SHOWN_MAX = 12
@@ -82,8 +82,8 @@ def _for_run(run_id: str, command: str) -> str:
 def print_why(session: StoreSession, reasons: WhyOutput) -> None:
     run_id, found = reasons
     print_headline(found.headline)
-    roots = [each for each in found.blockers if each.root] or list(found.blockers)
-    _print_blockers(session, run_id, roots, found.headline)
+    roots = folded([each for each in found.blockers if each.root] or found.blockers)
+    _print_blockers(session, run_id, roots, found)
     if found.first_cause is not None:
         print()
         _print_cause(found, found.first_cause)
@@ -93,7 +93,8 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
     print_traceback(plain(found.left_error))
     for warning in found.warnings:
         print_warning(warning)
-    if more := len(found.blockers) - min(len(roots), SHOWN_MAX) + found.more_roots + found.more_followers:
+    listed = sum(1 + each.more for each in roots[:SHOWN_MAX])
+    if more := len(found.blockers) - listed + found.more_roots + found.more_followers:
         print()
         others = "1 more node waits" if more == 1 else f"{more:,} more nodes wait"
         print_hint(f"{others} for the same; see --json")
@@ -105,7 +106,7 @@ def print_why(session: StoreSession, reasons: WhyOutput) -> None:
 def print_why_node(session: StoreSession, reasons: NodeReasons) -> None:
     run_id, found = reasons
     print_headline(found.headline)
-    _print_blockers(session, run_id, found.blockers, found.headline)
+    _print_blockers(session, run_id, folded(found.blockers), found)
     latest = found.visits[-1].reads if found.visits else {}
     facts = [
         ("visits", "\n".join(map(_step, found.visits)) if len(found.visits) > 1 else ""),
@@ -131,19 +132,26 @@ def _step(step: PathStep) -> str:
     return f"{place} {step.status}{went}" + (f" · {step.why}" if step.why else "")
 
 
-def _print_blockers(session: StoreSession, run_id: str, blockers: Sequence[AnyBlocker], headline: str) -> None:
-    for blocker in blockers[:SHOWN_MAX]:
-        shown, why = plain(blocker), blocker.words if blocker.words != headline else ""
+def _print_blockers(
+    session: StoreSession, run_id: str, blockers: Sequence[Alike], found: Explanation | NodeHistory
+) -> None:
+    """Print the first blockers; items of a map that wait for the same are one, with the progress of their map."""
+    progress = {each.node: each.words for each in found.blockers if each.kind == "items"}
+    for alike in blockers[:SHOWN_MAX]:
+        blocker, items = alike.first, progress.get(alike.first.node, "") if alike.more else ""
+        shown, why = plain(blocker), blocker.words if blocker.words != found.headline else ""
         command = command_of(session, run_id, blocker.command) if blocker.command else ""
         print()
-        _print_head("◷", MAGENTA, shown, blocker.kind)
-        print_facts([("why", why), *_facts(shown), ("unblock", blocker.unblock), (COMMAND, command)], indent=2)
+        _print_head("◷", MAGENTA, shown, blocker.kind, alike.others)
+        facts = [("why", why), *_facts(shown), ("items", items), ("unblock", blocker.unblock), (COMMAND, command)]
+        print_facts(facts, indent=2)
         print_traceback(shown.get("error"), indent=2)
 
 
-def _print_head(mark: str, colour: str, place: dict[str, Any], kind: str) -> None:
+def _print_head(mark: str, colour: str, place: dict[str, Any], kind: str, others: str = "") -> None:
     paint = Styler()
-    print(f"{paint(mark, colour)} {paint(sanitize(where(place) or 'the run'), BOLD)}  {paint(kind, DIM)}")
+    name = f"{where(place) or 'the run'} {others}".rstrip()
+    print(f"{paint(mark, colour)} {paint(sanitize(name), BOLD)}  {paint(kind, DIM)}")
 
 
 def _facts(shown: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -38,6 +38,9 @@ from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State, peek_at
 from tidemill.security.secrets import RedactedSecrets
 from tidemill.stores.contract import Commit, Page, Row, Store, Stream, Tail, cursor_at, place_of
+
+if TYPE_CHECKING:
+    from tidemill.kernel.explain.ended import ParentRun
 
 SUMMARIES_AT_ONCE = 2
 """Other requests wait for a slice of each that is under way."""
@@ -147,13 +150,21 @@ class ServiceContext:
         state = (await self.entry(run_id)).state
         if state.parent is None or state.live or state.close == ABANDON:
             return
-        parent_id, node, visit, index = state.parent
+        parent = await self.parent_of(run_id, state.parent)
+        if not parent.waits:
+            message = f"its parent run {parent.run_id} no longer waits for it: it {parent.fate}"
+            raise rejected("parent_over", message, hint=parent.way_on(retries=False)[0])
+
+    async def parent_of(self, run_id: str, place: tuple[str, str, int, int]) -> ParentRun:
+        """The parent of a run, from the `parent` of its state, and whether it still waits for the run."""
+        from tidemill.kernel.explain.ended import ParentRun
+
+        parent_id, node, visit, index = place
         parent = (await self.run_cache.refresh([self.stream(parent_id)])).get(self.stream(parent_id))
         cell = None if parent is None else parent.state.peek(node)
         act = peek_at(cell, index) if cell is not None and cell.visit == visit else None
-        if act is None or act.wait is None or act.wait.name != run_id:
-            hint = f"retry run {parent_id}, or fork this one"
-            raise rejected("parent_over", f"its parent {parent_id} no longer waits for it", hint=hint)
+        waits = act is not None and act.wait is not None and act.wait.name == run_id
+        return ParentRun(parent_id, node, None if parent is None else parent.state, waits)
 
     async def _same_request(self, run_id: str, command: AnyCommand) -> None:
         """Refuse a command id that was used for the same act on something else."""

@@ -378,7 +378,7 @@ class InspectionService:
 
     async def why(self, run_id: str) -> Explanation:
         """What the run is waiting for, since when, and what unblocks it; of a failed run, the first cause."""
-        from tidemill.kernel.explain.explain import explain
+        from tidemill.kernel.explain.explain import beside_parent, explain
 
         try:
             entry = await self._context.entry(run_id)
@@ -412,6 +412,8 @@ class InspectionService:
         if newer := [view.job.key for view in jobs if task_of(view.job.body).v > JOB_FORMAT]:
             words = f"{newer_job(newer[0]).problems[0].message}; {await self._waits_for_newer()}"
             found = msgspec.structs.replace(found, newer=words, headline=f"{words}; {found.headline}")
+        if (place := entry.state.parent) is not None:
+            found = beside_parent(found, entry.state, await self._context.parent_of(run_id, place))
         return await self._of_a_child(run_id, found)
 
     async def _left_alone(self, run_id: str, refusal: Rejected) -> Explanation:

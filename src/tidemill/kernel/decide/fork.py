@@ -96,12 +96,22 @@ def _complete_prefix(prefix: tuple[AnyEvent, ...]) -> tuple[AnyEvent, ...]:
     """The prefix without trailing events that are incomplete without their successors.
 
     These are a half-written end of the run, an answer that has not reached its waiting visit, and the end of a pass
-    whose next pass has not started.
+    whose next pass has not started. What was settled for a rollback decided no edges, and concerns the other run alone.
     """
-    length = len(prefix)
+    length = _settled_for_rollback(prefix)
     while length > 1 and _ends_run(prefix, length - 1):
         length -= 1
     return prefix[: length - _needs_successor(prefix[length - 1])]
+
+
+def _settled_for_rollback(prefix: tuple[AnyEvent, ...]) -> int:
+    """The number of events before the first unknown outcome that was settled for a rollback; all, if none was."""
+    rolled_back = False
+    for number, event in enumerate(prefix):
+        rolled_back = isinstance(event, events.RollbackStarted) or (rolled_back and type(event) is not events.RunForked)
+        if rolled_back and isinstance(event, events.NodeOverridden):
+            return number
+    return len(prefix)
 
 
 def _ends_run(prefix: tuple[AnyEvent, ...], at: int) -> bool:

@@ -2,7 +2,8 @@
 
 Each action is refused without an event, or applied completely. Its event records the tokens of every visit that
 starts again, so the counter stays the sum of what the log says. An overridden value counts as the visit's result:
-its edges are decided, and later tokens are absorbed. An override reopens an ended run.
+its edges are decided, and later tokens are absorbed. An override reopens an ended run; after a partial rollback it
+settles an unknown outcome and nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tidemill.kernel.commands import CloseDeadLetter, Override, Rewind
 from tidemill.kernel.decide.builder import DecisionBuilder, problem
 from tidemill.kernel.decide.completion import end_visit
 from tidemill.kernel.decide.edges_and_joins import descendants, in_flight, on_completion
+from tidemill.kernel.decide.rollback import unknown_steps
 from tidemill.kernel.decide.visits import balance, follow, item_over, make_ready
 from tidemill.kernel.decide.waits import leave_wait
 from tidemill.kernel.events import NOT_AN_ITEM, Reopened, Route
@@ -36,12 +38,19 @@ def refuse_reopening(builder: DecisionBuilder, sure: tuple[str, ...]) -> Problem
     if state.live:
         return problem("run_not_ended", f"the run is {state.status}", "rewind it to a node, or cancel it first")
     if state.rollback != "none":
-        return problem("run_rolled_back", f"its rollback is {state.rollback}", "fork it, or start a new run")
+        return _rolled_back(builder)
     unsure = [name for name in unknown_outcomes(builder.flow, state) if name not in sure]
     if unsure:
         message = f"the outcome of {', '.join(unsure)} is unknown"
         return problem("outcome_unknown", message, "override it with its value, or declare that it did not happen")
     return None
+
+
+def _rolled_back(builder: DecisionBuilder) -> Problem:
+    state, hint = builder.state, "fork it, or start a new run"
+    if state.rollback == "partial" and unknown_steps(builder):
+        hint += "; `tidemill runs override RUN NODE --value VALUE`, or `--skip`, settles an unknown outcome"
+    return problem("run_rolled_back", f"its rollback is {state.rollback}", hint)
 
 
 def how_to_continue(state: State) -> str:
@@ -246,6 +255,8 @@ def _again(state: State, node: Node, target: str, reset: set[str]) -> Reopened:
 
 
 def refuse_override(builder: DecisionBuilder, command: Override) -> Problem | None:
+    if builder.state.rollback == "partial":
+        return _refuse_settling(builder, command)
     node, visit = builder.flow.by_id[command.node], builder.state.peek(command.node)
     if command.visit not in (0, visit.visit):
         hint = "leave out the visit to settle the latest"
@@ -284,6 +295,21 @@ def _unsettleable(node: Node, visit: Visit, act: Activation, again: str) -> Prob
     return None
 
 
+def _refuse_settling(builder: DecisionBuilder, command: Override) -> Problem | None:
+    """Why an operator cannot settle an unknown outcome that a rollback has left."""
+    latest = builder.state.peek(command.node).visit
+    visit = command.visit or latest
+    if key_at(command.node, visit, command.index) not in unknown_steps(builder):
+        return _rolled_back(builder)
+    if command.output is not None and visit != latest:
+        message = f"node {command.node} is at visit {latest}: what visit {visit} saw is not known any more"
+        return problem("visit_over", message, "undo it by hand, then skip it")
+    if command.next_nodes is not None:
+        message = "a run that was rolled back does not continue"
+        return problem("route_not_allowed", message, "leave the next nodes out")
+    return None
+
+
 def _bad_route(node: Node, command: Override) -> Problem | None:
     if command.next_nodes is None:
         return None
@@ -298,8 +324,11 @@ def _bad_route(node: Node, command: Override) -> Problem | None:
 
 
 def override(builder: DecisionBuilder, command: Override) -> None:
-    """Settle a visit or item with the operator's value; an ended run continues."""
+    """Settle a visit or item with the operator's value; an ended run continues, unless it was rolled back."""
     node = builder.flow.by_id[command.node]
+    if builder.state.rollback == "partial":
+        _settle_unknown(builder, node, command)
+        return
     reopened = [] if builder.state.live else reopen(builder, command.reason, (command.node,))
     leave_wait(builder, node, command.index, close=True)
     builder.cause = builder.cause if reopened else 0
@@ -321,6 +350,17 @@ def override(builder: DecisionBuilder, command: Override) -> None:
         route = None if command.next_nodes is None else Route(branch=command.next_nodes)
         _settle(builder, node, command, "COMPLETED", on_completion(node, route))
     schedule(builder, reopened)
+
+
+def _settle_unknown(builder: DecisionBuilder, node: Node, command: Override) -> None:
+    """Record whether a step happened that a rollback could not undo. The run stays as it ended: no edge is decided."""
+    state, happened = builder.state, command.output is not None
+    visit, builder.cause = command.visit or state.peek(node.id).visit, 0
+    event = _overridden(builder, node, command, "COMPLETED" if happened else "SKIPPED", undoable=happened)
+    builder.emit(msgspec.structs.replace(event, visit=visit))
+    letter = state.letters.get(key_at(node.id, visit, command.index))
+    if letter is not None and letter.open:
+        _close_letters(builder, [(node.id, visit, command.index)], command.reason)
 
 
 def _settle(builder: DecisionBuilder, node: Node, command: Override, status: str, taken: tuple[str, ...]) -> None:

@@ -1,7 +1,8 @@
 """Rollback: compensate completed visits and items in reverse order, one step at a time.
 
 Each step is a job with its own retry policy and time-out. A step that fails for good does not stop the others; the
-RollbackFinished event names it, and the rollback is `partial`, never `done`.
+RollbackFinished event names it, and the rollback is `partial`, never `done`. So it is with an unknown outcome,
+until an operator settles it (`operations.override`): the next rollback includes what happened.
 """
 
 from __future__ import annotations
@@ -30,10 +31,21 @@ def refuse_rollback(builder: DecisionBuilder) -> Problem | None:
     if state.rollback == "done":
         hint = "everything that could be undone is undone"
         return Problem(code="rollback_done", message="the run was rolled back already", hint=hint)
-    if not _steps(state) and not (state.rollback == "none" and _unknown(builder)):
+    unknown, steps = unknown_steps(builder), _steps(state)
+    if state.rollback == "none" and not (steps or unknown):
         hint = "only completed nodes with a compensator can be undone"
         return Problem(code="nothing_to_roll_back", message="there is nothing to undo", hint=hint)
+    if state.rollback == "partial" and unknown and not steps:
+        named = ", ".join(dict.fromkeys(key.rsplit("/", 2)[0] for key in unknown))
+        message = f"the outcome of {named} is unknown, and everything else is undone"
+        return Problem(code="outcome_unknown", message=message, hint=HOW_TO_SETTLE)
     return None
+
+
+HOW_TO_SETTLE = (
+    "settle it with `tidemill runs override RUN NODE --value VALUE` if it happened, or `--skip` if it did not, "
+    "then roll back again"
+)
 
 
 def _steps(state: State) -> int:
@@ -41,15 +53,15 @@ def _steps(state: State) -> int:
 
 
 def start_rollback(builder: DecisionBuilder, reason: str) -> None:
-    """Start a rollback if there are steps to compensate or unknown outcomes to report."""
-    unknown, steps = _unknown(builder), _steps(builder.state)
-    if not (steps or unknown):
+    """Start a rollback if there are steps to compensate or unknown outcomes to report, or if a partial one can end."""
+    unknown, steps = unknown_steps(builder), _steps(builder.state)
+    if not (steps or unknown) and builder.state.rollback == "none":
         return
     builder.emit(events.RollbackStarted(steps=steps, unknown=unknown, reason=reason, **builder.command_fields))
     _next_step(builder)
 
 
-def _unknown(builder: DecisionBuilder) -> tuple[str, ...]:
+def unknown_steps(builder: DecisionBuilder) -> tuple[str, ...]:
     """Activations of nodes with a compensator whose outcome is unknown."""
     nodes = builder.flow.by_id
     names = ((key, key.split("/")[0]) for key in builder.state.unknown)

@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from shlex import quote
 from typing import Literal
 
 import msgspec
 
 from tidemill.kernel.activation import items_merged
 from tidemill.kernel.decide.completion import UPSTREAM_FAILED
+from tidemill.kernel.decide.operations import REOPENABLE
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent
 from tidemill.kernel.explain.blockers import AnyBlocker, Failure, shown
 from tidemill.kernel.explain.survey import ExplainInput, label
 from tidemill.kernel.model import Node
 from tidemill.kernel.queries import PathStep, message_of, path
-from tidemill.kernel.state import CompletedStep, State, Visit, peek_at
+from tidemill.kernel.state import LIVE, CompletedStep, State, Visit, peek_at
 
 UNKNOWN_OUTCOME = "unknown_outcome"
 
@@ -105,6 +107,10 @@ def chain_of(cause: Cause, found: OutcomeCounts, visit: Visit) -> tuple[Link, ..
         after = "" if cause.index != NOT_AN_ITEM else f" after {_counted(cause.attempts, 'attempt')}"
         links.append(Link(what="node", words=f"{label(cause.node, cause.visit)} failed{after} with {text}"))
         links.append(Link(what="run", words=f"the run failed with {cause.node}"))
+    elif cause.error.code == UNKNOWN_OUTCOME and visit.status in ("COMPLETED", "SKIPPED"):
+        happened = "happened" if visit.status == "COMPLETED" else "did not happen, or was undone"
+        links.append(Link(what="run", words=f"the run failed with {label(cause.node, cause.visit)} with {text}"))
+        links.append(Link(what="run", words=f"an operator has settled since that it {happened}"))
     else:
         before = f" before {cause.node} could start" if cause.node else ""
         links.append(Link(what="run", words=f"the run failed{before} with {text}"))
@@ -126,21 +132,20 @@ def unread(state: State) -> dict[str, int]:
 
 
 def not_undone(state: State) -> CompletedStep | None:
-    """The first step whose compensation failed and can be tried again."""
+    """The first step that is left and can be undone: one that failed, if any did."""
     if state.rollback != "partial":
         return None
     steps = (state.undo.get(key) for key in state.undo_left)
-    return next((undo for undo in steps if undo is not None and undo.status != "done"), None)
+    left = [undo for undo in steps if undo is not None and undo.status != "done"]
+    return next((undo for undo in left if undo.error is not None), left[0] if left else None)
 
 
 def way_on(state: State, found: OutcomeCounts) -> tuple[str, str]:
     """How an ended run can continue, and the command for it."""
     if state.rollback == "running":
         return "a run that is being rolled back cannot continue", ""
-    undo = not_undone(state)
-    if undo is not None:
-        words = f"fix what kept {label(undo.node, undo.visit, undo.index)} from being undone, then roll back again"
-        return words, "tidemill runs rollback {run}"
+    if state.rollback == "partial" and (way := _way_to_undo(state)):
+        return way
     if state.status == "COMPLETED":
         return "", ""
     if state.rollback != "none":
@@ -153,6 +158,61 @@ def way_on(state: State, found: OutcomeCounts) -> tuple[str, str]:
     if state.status == "FAILED":
         return "fix the cause, then retry the run: completed nodes keep their results", "tidemill runs retry {run}"
     return "retry the run: completed nodes keep their results", "tidemill runs retry {run}"
+
+
+def _way_to_undo(state: State) -> tuple[str, str] | None:
+    """How what a partial rollback has left can be undone; None if nothing can be done about it."""
+    undo, again = not_undone(state), "tidemill runs rollback {run}"
+    if undo is not None and undo.error is not None:
+        name = label(undo.node, undo.visit, undo.index)
+        return f"fix what kept {name} from being undone, then roll back again", again
+    unknown = next((key for key in state.undo_left if key in state.unknown), None)
+    if unknown is None:
+        return "what a rollback has left is settled, or can be undone: roll back again", again
+    node, visit, index = unknown.rsplit("/", 2)
+    name, latest = label(node, int(visit), int(index)), state.peek(node).visit
+    ways = "settle it with its value if it happened, or skip it if it did not"
+    if int(visit) != latest:
+        ways = "undo it by hand if it happened, then skip it"
+    words = f"the outcome of {name} is unknown: {ways}; then roll back again"
+    which = "" if int(visit) == latest else f" --visit {visit}"
+    which += "" if index == "-1" else f" --item {index}"
+    return (
+        words,
+        f"tidemill runs override {{run}} {node}{which} {'--skip' if int(visit) != latest else '--value VALUE'}",
+    )
+
+
+class ParentRun(msgspec.Struct, frozen=True, gc=False):
+    """The parent of a run, as the run sees it."""
+
+    run_id: str
+    node: str
+    state: State | None
+    """None: it is not in the store any more."""
+    waits: bool
+    """Whether it waits for the run."""
+
+    @property
+    def fate(self) -> str:
+        """Why it does not wait any more."""
+        status = "" if self.state is None else self.state.status
+        if status in LIVE:
+            return f"continues without it: {self.node} was settled, timed out or rewound"
+        known = {"FAILED": "has failed", "CANCELLED": "was cancelled", "COMPLETED": "has completed"}
+        return known.get(status, "is not in the store any more")
+
+    def way_on(self, *, retries: bool) -> tuple[str, str]:
+        """What can be done about a run that its parent does not wait for, and the command; `retries`: it had failed."""
+        state, fork = self.state, "fork this run: the fork has no parent"
+        if state is not None and state.status in REOPENABLE and state.rollback == "none":
+            fix = "fix the cause, then " if retries else ""
+            words = f"{fix}retry the parent run {self.run_id}, which continues this run; or {fork}"
+            return words, f"tidemill runs retry {quote(self.run_id)}"
+        if state is not None and state.live:
+            words = f"rewind the parent run {self.run_id} to {self.node}, which starts a new child; or {fork}"
+            return words, f"tidemill runs rewind {quote(self.run_id)} {self.node}"
+        return fork, "tidemill runs fork {run}"
 
 
 STEPS_MAX = 20

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from tidemill.kernel.decide.completion import ABANDON
+from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain import ended, live, upstream
 from tidemill.kernel.explain.blockers import AnyBlocker, Deadline, Failure, shown
 from tidemill.kernel.explain.survey import Bounds, ExplainInput, JobFact, WaitingVisit, Workers, label, survey
@@ -79,6 +81,30 @@ def _rollback(state: State, blockers: Sequence[AnyBlocker]) -> str:
     return f"; its rollback could not undo: {names}{more}"
 
 
+class Alike(NamedTuple):
+    """The first of some blockers that say the same of items of one map, and how many follow it."""
+
+    first: AnyBlocker
+    more: int
+
+    @property
+    def others(self) -> str:
+        return f"and {self.more} more item{'s' if self.more > 1 else ''}" if self.more else ""
+
+
+def folded(blockers: Sequence[AnyBlocker]) -> list[Alike]:
+    """The blockers, those of a map's items together that differ in nothing but the item and its moments."""
+    groups: dict[tuple[object, ...], list[AnyBlocker]] = {}
+    for number, blocker in enumerate(blockers):
+        place: object = number
+        if blocker.index != NOT_AN_ITEM:
+            facts: dict[str, object] = msgspec.to_builtins(blocker)
+            facts["words"] = blocker.words.replace(f"{blocker.node}[{blocker.index}]", blocker.node)
+            place = repr({name: facts[name] for name in facts if name != "index" and not name.endswith("_ms")})
+        groups.setdefault((blocker.node, blocker.visit, place), []).append(blocker)
+    return [Alike(same[0], len(same) - 1) for same in groups.values()]
+
+
 BOUNDS = Bounds()
 
 BlockerBuilder = Callable[[ExplainInput, WaitingVisit], AnyBlocker]
@@ -124,7 +150,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def __str__(self) -> str:
         """For `print`: the headline, what the run is waiting for, and how it can continue."""
         roots = [each for each in self.blockers if each.root] or self.blockers
-        waits = (": ".join(filter(None, (self._words(each), each.unblock))) for each in roots)
+        waits = (": ".join(filter(None, (self._words(*each), each.first.unblock))) for each in folded(roots))
         cause = "" if self.first_cause is None else self.first_cause.error.hint
         return "\n  ".join(filter(None, (self.headline, self.stuck, *waits, cause, self.unblock)))
 
@@ -133,11 +159,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         shown: dict[str, Any] = msgspec.to_builtins(self)
         return shown
 
-    def _words(self, blocker: AnyBlocker) -> str:
+    def _words(self, blocker: AnyBlocker, more: int) -> str:
         """What a blocker says beside the headline, beginning with its node."""
         if blocker.words == self.headline:
             return ""
-        return blocker.words if blocker.words.startswith(blocker.node) else f"{blocker.node}: {blocker.words}"
+        words = blocker.words if blocker.words.startswith(blocker.node) else f"{blocker.node}: {blocker.words}"
+        return f"{words} ({Alike(blocker, more).others})" if more else words
 
 
 def explain(
@@ -155,6 +182,22 @@ def explain(
     """
     facts = ExplainInput(workflow, state, jobs, now_ms, workers, bounds)
     return _live(facts) if state.live else _ended(facts)
+
+
+def beside_parent(found: Explanation, state: State, parent: ended.ParentRun) -> Explanation:
+    """The explanation of a child run whose parent does not wait for it any more; one that completed needs none."""
+    if parent.waits or state.status == "COMPLETED":
+        return found
+    told = f"{found.headline}; its parent run {parent.run_id} {parent.fate}"
+    if state.close == ABANDON:
+        alone = "; it goes on alone, and no run takes its result" if state.live else ""
+        return msgspec.structs.replace(found, headline=f"{told}{alone}")
+    if state.live:
+        return msgspec.structs.replace(found, headline=f"{told}, so it is about to be cancelled")
+    if state.rollback != "none":
+        return msgspec.structs.replace(found, headline=told)
+    unblock, command = parent.way_on(retries=state.status == "FAILED")
+    return msgspec.structs.replace(found, headline=told, unblock=unblock, command=command)
 
 
 def _live(facts: ExplainInput) -> Explanation:

@@ -71,6 +71,17 @@ class LogChecker:
             for read in self._readers.get(type(event), ()):
                 read(event)
 
+    def _overridden(self, event: ev.NodeOverridden) -> None:
+        """An override ends a visit or item; in a run that has ended it settles what a rollback has left."""
+        if self.ledger.ended:
+            self.rollbacks.settled(event)
+            return
+        self.reopening.overridden(event)
+        self.waits.ended(event)
+        self.approvals.closed(event)
+        self.edges.ended(event)
+        self.rollbacks.completed(event)
+
     def finish(self) -> list[Violation]:
         """Check what must hold between commits and return all violations."""
         if not self.ledger.graph_unknown:
@@ -87,7 +98,6 @@ class LogChecker:
         """Which groups read an event type."""
         run_ended = (self.runs.ended, self.signals.ended)
         ended = (self.attempts.ended, self.waits.ended, self.approvals.closed, self.edges.ended)
-        by_hand = (self.reopening.overridden, self.waits.ended, self.approvals.closed)
         return {
             ev.RunCreated: (self.runs.created,),
             ev.RunPaused: (self.runs.paused,),
@@ -123,7 +133,7 @@ class LogChecker:
             ev.RunRewound: (self.reopening.rewound,),
             ev.RunPatched: (self.approvals.patched, self.patches.patched),
             ev.RunForked: (self.runs.forked, self.approvals.forked, self.dead_letters.forked, self.rollbacks.forked),
-            ev.NodeOverridden: (*by_hand, self.edges.ended, self.rollbacks.completed),
+            ev.NodeOverridden: (self._overridden,),
             ev.RollbackStarted: (self.rollbacks.started,),
             ev.RollbackFinished: (self.rollbacks.finished,),
             ev.CompensationScheduled: (self.rollbacks.scheduled,),

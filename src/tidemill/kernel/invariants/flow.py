@@ -138,7 +138,7 @@ _OF_ANY_VISIT = (ev.ResultDiscarded, ev.DeadLettered, *_OF_ANY_NODE)
 _REOPENING = (ev.RunRetried, ev.RunPatched, ev.RunForked)
 _AFTER_THE_END = (
     *(ev.ResultDiscarded, ev.RunLabelled, ev.DeadLetterClosed, ev.RollbackStarted, ev.RollbackFinished),
-    *_COMPENSATIONS,
+    *(ev.NodeOverridden, *_COMPENSATIONS),
 )
 
 _RUN_STATUS: dict[type, str] = {ev.RunCompleted: "COMPLETED", ev.RunFailed: "FAILED", ev.RunCancelled: "CANCELLED"}
@@ -175,7 +175,8 @@ class Runs(InvariantGroup):
         if event.node not in ledger.workflow.by_id and not isinstance(event, _OF_ANY_NODE):
             self._check("node", False, f"{event.node} is a node of the workflow")
             return False
-        if not isinstance(event, _OF_ANY_VISIT):
+        settles = ledger.ended and isinstance(event, ev.NodeOverridden)
+        if not (settles or isinstance(event, _OF_ANY_VISIT)):
             present = ledger.at[event.node].number
             self._check("visit", event.visit == present, f"{event.node} is at visit {present}, not {event.visit}")
         return True

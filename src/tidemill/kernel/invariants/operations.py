@@ -436,6 +436,21 @@ class Rollbacks(InvariantGroup):
             if sure or (key[:2] in again and not self.ledger.acts[key].tolerated):
                 del self.unknown[key]
 
+    def settled(self, event: ev.NodeOverridden) -> None:
+        """After a partial rollback an operator says whether an unknown step happened; nothing else changes."""
+        key, happened = key_of(event), event.status == "COMPLETED"
+        left = self.ledger.rollback == "partial" and key in self.unknown and self._compensated(key)
+        self._check("rollback-settled", left, f"{name_of(key)} is not what a rollback has left as unknown")
+        self._check("rollback-settled", happened or event.status == "SKIPPED", f"nothing is {event.status} then")
+        self._check("rollback-settled", event.undoable is happened, f"{name_of(key)} is undone if it happened")
+        moved = (*event.taken, *event.dead, *event.dead_escapes)
+        still = not (moved or event.emitted or event.consumed or event.counter or event.renders)
+        self._check("rollback-settled", still, "a run that has ended stays as it is")
+        self.unknown.pop(key, None)
+        if event.undoable:
+            self._check("undoable", key not in self.steps, f"{event.node} completed before in this visit")
+            self.steps[key] = Step(self.ledger.seq)
+
     def forked(self, event: ev.RunForked) -> None:
         """Completed steps stay with the origin."""
         self.steps.clear()

@@ -12,6 +12,7 @@ from tests.fixtures.approvers import LARGE, code_of, human, refused, unchanged, 
 from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.engine.index_rows import ApprovalRow
+from tidemill.engine.views import ApprovalView
 from tidemill.errors import Unavailable
 from tidemill.kernel.events import (
     ApprovalDecided,
@@ -390,6 +391,9 @@ async def test_others_are_asked_who_have_as_much_time(mill: Cluster) -> None:
     row = await _row(worker, run_id)
     assert (row.status, row.approvers, row.escalated) == ("pending", ("user:boss",), True)
     assert row.expires_ms == escalated.at_ms + 60_000
+    view = await worker.engine.approval(run_id, "ok")
+    assert (view.to_dict()["escalated_ms"], view.escalate_to) == (escalated.at_ms, ("user:boss",))
+    assert ApprovalView.from_dict(view.to_dict()) == view
     find = worker.engine.approvals.find
     assert (await find(["status:pending", "approver:user:boss"]))[0] == [row]
     assert (await find(["status:pending", "approver:user:ada"]))[0] == []

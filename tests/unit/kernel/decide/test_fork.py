@@ -145,6 +145,21 @@ def test_a_run_that_was_rolled_back_is_taken_up_too() -> None:
     assert (other.kernel.state.rollback, other.jobs) == ("none", "run b")
 
 
+def test_what_was_settled_for_a_rollback_runs_again_in_a_fork() -> None:
+    """It decided no edges: a fork that took it over would never reach what follows."""
+    once = {"compensator": {"type": "value"}, "delivery": "at_most_once"}
+    run = OperatorSteps("a > b", {"a": once}).begun()
+    run.begin("a", token=5)
+    run.lost("a")
+    run.rollback()
+    run.override("a")
+    other = run.fork()
+    assert (other.kernel.state.rollback, other.jobs) == ("none", "run a")
+    other.fail("a")
+    other.override("a")
+    assert other.fork().nodes() == "a=COMPLETED b=QUEUED"
+
+
 def test_a_fork_may_have_another_graph() -> None:
     run = OperatorSteps("a > b > c").begun()
     run.done("a")

@@ -229,7 +229,89 @@ def test_it_is_named_also_when_there_is_nothing_else() -> None:
     run.lost("b")
     assert run.rollback() == rows("RollbackStarted; RollbackFinished")
     assert left(run) == "b/1/-1"
-    assert run.refused(Rollback()) == "nothing_to_roll_back"
+    assert run.refused(Rollback()) == "outcome_unknown"
+
+
+def unsure(**more: Any) -> OperatorSteps:
+    """A run that failed at `b` with an unknown outcome and was rolled back as far as possible."""
+    run = OperatorSteps("a > b > c", {"a": UNDO, "b": ONCE, "c": UNDO}, **more).begun()
+    run.done("a")
+    run.begin("b", token=5)
+    run.lost("b")
+    run.rollback()
+    run.undone("a")
+    return run
+
+
+def test_what_happened_after_all_is_undone_by_the_next_rollback() -> None:
+    run = unsure()
+    assert run.refused(Rollback()) == "outcome_unknown"
+    assert run.override("b", b"7", actor="ann", reason="the bank says so") == rows(
+        "NodeOverridden b; DeadLetterClosed b"
+    )
+    assert (run.status, run.kernel.state.rollback, run.letters, run.jobs) == ("FAILED", "partial", "", "")
+    settled = run.of(ev.NodeOverridden)[0]
+    assert (settled.status, settled.undoable, settled.counter, settled.reason) == (
+        "COMPLETED",
+        True,
+        0,
+        "the bank says so",
+    )
+    assert run.kernel.state.peek("b").output == b"7"
+    assert run.rollback() == rows("RollbackStarted; CompensationScheduled b; put undo b")
+    run.undone("b")
+    assert (run.kernel.state.rollback, left(run), undone(run)) == ("done", "", "a/1/-1 b/1/-1")
+
+
+def test_what_did_not_happen_is_left_out_of_the_next_rollback() -> None:
+    run = unsure()
+    assert run.override("b", None) == rows("NodeOverridden b; DeadLetterClosed b")
+    assert (run.of(ev.NodeOverridden)[0].status, run.kernel.state.peek("b").status) == ("SKIPPED", "SKIPPED")
+    assert run.rollback() == rows("RollbackStarted; RollbackFinished")
+    assert (run.kernel.state.rollback, left(run), run.status) == ("done", "", "FAILED")
+
+
+def test_after_a_rollback_only_an_unknown_outcome_is_settled() -> None:
+    run = unsure()
+    for node in "a", "c":
+        assert run.refused(run.overriding(node)) == "run_rolled_back"
+    assert run.refused(run.overriding("b", next_nodes=("c",))) == "route_not_allowed"
+    run.override("b")
+    assert run.refused(run.overriding("b")) == "run_rolled_back"
+    run.rollback()
+    run.undone("b")
+    assert run.refused(run.overriding("b")) == "run_rolled_back"
+
+
+def test_an_item_that_was_under_way_is_settled_too() -> None:
+    run = undoing("m > z", "m", {"m": {"map": {"over": [1]}}})
+    run.expand("m", 3)
+    run.done("m[0]")
+    run.fail("m[1]")
+    run.rollback()
+    run.undone("m[0]")
+    assert left(run) == "m/1/2"
+    assert run.override("m[2]") == rows("NodeOverridden m[2]")
+    run.rollback()
+    run.undone("m[2]")
+    assert (run.kernel.state.rollback, run.status) == ("done", "FAILED")
+
+
+def test_an_earlier_pass_can_only_be_said_to_be_over() -> None:
+    """What it saw is not known any more, so its compensator cannot be called."""
+    nodes = {"t": {**ONCE, "on_error": "continue"}, "l": {"loop": loop(back_to="t")}}
+    run = OperatorSteps("t > l", nodes).begun()
+    run.begin("t", token=50)
+    run.lost("t")
+    run.done("l", again=True)
+    run.end("t", "l")
+    run.rollback()
+    run.undone("t#2")
+    assert run.refused(run.overriding("t#1")) == "visit_over"
+    run.override("t#1", None)
+    assert run.kernel.state.peek("t").status == "COMPLETED"
+    run.rollback()
+    assert run.kernel.state.rollback == "done"
 
 
 def test_an_item_and_a_tolerated_visit_are_named_too() -> None:

@@ -12,7 +12,7 @@ from tests.fixtures.kernel.reasons import blocker, facts, shown, why
 from tests.fixtures.kernel.tables import Run, begun, choose, loop
 from tidemill.kernel.commands import Cancel, Failed, Pause, SkipRequested, WaitRequested
 from tidemill.kernel.events import Error
-from tidemill.kernel.explain.explain import explain
+from tidemill.kernel.explain.explain import explain, folded
 from tidemill.kernel.explain.survey import Bounds, WorkerCapability, Workers
 from tidemill.kernel.state import State
 
@@ -473,6 +473,36 @@ def test_a_rollback_names_what_it_leaves() -> None:
     assert found.command == "tidemill runs rollback {run}"
 
 
+def test_a_rollback_that_left_an_unknown_outcome_asks_to_settle_it() -> None:
+    undo = {"compensator": {"type": "value"}}
+    run = OperatorSteps("a", {"a": {**undo, "delivery": "at_most_once"}}).begun()
+    run.begin("a", token=5)
+    run.lost("a")
+    run.rollback()
+    found = why(run.kernel)
+    assert found.unblock.startswith("the outcome of a is unknown: settle it") and "roll back again" in found.unblock
+    assert found.command == "tidemill runs override {run} a --value VALUE"
+    run.override("a")
+    found = why(run.kernel)
+    assert (found.unblock.endswith("roll back again"), found.command) == (True, "tidemill runs rollback {run}")
+    assert [link.words for link in found.chain][-1] == "an operator has settled since that it happened"
+    run.rollback()
+    run.undone("a")
+    assert why(run.kernel).rollback == "done"
+
+
+def test_a_rollback_that_left_an_item_or_an_earlier_visit_names_it_in_the_command() -> None:
+    undo = {"compensator": {"type": "value"}}
+    run = OperatorSteps("m", {"m": {**undo, "map": {"over": [1]}}}).begun()
+    run.expand("m", 2)
+    run.do(Cancel(compensate=True))
+    assert why(run.kernel).command == "tidemill runs override {run} m --item 0 --value VALUE"
+    run = OperatorSteps("t > l", {"t": {**undo}, "l": {"loop": loop(back_to="t")}}).begun()
+    run.rewind("t")
+    run.do(Cancel(compensate=True))
+    assert why(run.kernel).command == "tidemill runs override {run} t --visit 1 --skip"
+
+
 def test_a_run_that_was_rolled_back_is_not_forked_as_it_is() -> None:
     run = undoing()
     run.undone("b")
@@ -481,6 +511,28 @@ def test_a_run_that_was_rolled_back_is_not_forked_as_it_is() -> None:
     assert (found.rollback, found.left_error) == ("done", None)
     assert "fork it upstream of what was undone, or start a new run" in found.unblock
     assert found.command == "tidemill runs fork {run} --node NODE"
+
+
+def test_items_that_wait_for_the_same_are_told_once() -> None:
+    run = begun("m n", {"m": {"map": {"over": [1]}}})
+    run.expand("m", 4)
+    run.fail("m[1]", "flaky", retryable=True)
+    found = why(run.kernel, workers=Workers())
+    first, second, *rest = folded([each for each in found.blockers if each.root])
+    assert [(each.first.node, each.first.index, each.more) for each in (first, second)] == [("m", 0, 2), ("n", -1, 0)]
+    assert [(each.first.kind, each.more) for each in rest] == [("retry", 0)]
+    assert first.others == "and 2 more items"
+    assert str(found).count("no worker is running") == 3  # The headline, the items, and `n`.
+    assert "(and 2 more items)" in str(found)
+
+
+def test_items_that_wait_for_different_things_are_told_one_by_one() -> None:
+    run = OperatorSteps("m", {"m": {"map": {"over": [1]}}}).begun()
+    run.expand("m", 2)
+    for item in "m[0]", "m[1]":
+        run.ask(item)
+    found = why(run.kernel)
+    assert [each.more for each in folded(found.blockers) if each.first.kind == "person"] == [0, 0]
 
 
 def test_a_delay_before_the_next_pass_is_a_timer() -> None:
