@@ -32,7 +32,7 @@ from tidemill.expressions.errors import (
     shorten,
 )
 from tidemill.expressions.limits import DEPTH_MAX, deeper_than
-from tidemill.expressions.schema_cost import STEPS_MAX, Reach, cost_bound
+from tidemill.expressions.schema_analysis import STEPS_MAX, Reach, cost_bound
 from tidemill.expressions.scope import Json, References, Scope
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -227,6 +227,7 @@ HUMAN = NodeType(
         decided_at=True,
         form=True,
     ),
+    output_keys=lambda config: {"form": config["form"]} if "form" in config else {},
     config_schema=_fields(
         OBJECT_OR_NULL,
         title={"type": "string", "maxLength": 500},
