@@ -732,6 +732,20 @@ def test_a_problem_of_the_document_names_the_line_of_the_call() -> None:
     assert found == [f"test_decorators.py:{line + 2}:", f"test_decorators.py:{line + 3}:"]
 
 
+def test_a_problem_of_the_outputs_names_the_line_of_the_return() -> None:
+    @tidemill.workflow
+    def wrong() -> Any:
+        tidemill.approve("Well?", id="ok")
+
+        return tidemill.template("{{ ok.output.comment }}")
+
+    with tidemill.open("memory://", work=False) as mill, pytest.raises(tidemill.Rejected) as refused:
+        mill.publish(wrong)
+    (problem,) = refused.value.problems
+    line = wrong.function.__code__.co_firstlineno + 4
+    assert problem.message.startswith(f"test_decorators.py:{line}: outputs: ok.output never has")
+
+
 @pytest.mark.parametrize("items", [3, "abc", {"a": 1}])
 def test_a_map_takes_a_list(items: Any) -> None:
     @tidemill.workflow
