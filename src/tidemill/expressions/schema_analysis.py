@@ -17,7 +17,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 import msgspec
 
-from tidemill.expressions.errors import listing, shorten
+from tidemill.expressions.errors import choices, listing, shorten
 from tidemill.expressions.scope import Json
 
 STEPS_MAX = 20_000
@@ -349,3 +349,43 @@ def kinds_text(kinds: Kinds) -> str:
     if kinds == {"int", "double"}:
         return "a number"
     return " or ".join(_WORDS.get(kind, kind) for kind in sorted(kinds))
+
+
+# A schema in words.
+
+ELSE = "something else that the schema allows"
+KINDS = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "null": "null",
+    "number": "a number",
+    "object": "an object",
+    "string": "a string",
+}
+
+
+def described(schema: Json) -> str:
+    described = schema.get("description") if isinstance(schema, dict) else None
+    return shorten(described, 120) if isinstance(described, str) else ""
+
+
+def takes_of(schema: Json) -> str:
+    """What a key takes, in the words of its schema if it has some; empty if that cannot be said shortly."""
+    wanted = described(schema) or wanted_by(schema)
+    return "" if wanted == ELSE else wanted
+
+
+def wanted_by(schema: Json) -> str:
+    match schema:
+        case {"const": value}:
+            return choices([value])
+        case {"enum": list(values)}:
+            return choices(values)
+        case {"type": str(kind), "pattern": str(pattern)}:
+            return f"{KINDS.get(kind, kind)} like {shorten(pattern, 60)}"
+        case {"type": str(kind)}:
+            return KINDS.get(kind, kind)
+        case {"required": [*keys]}:
+            return f"an object with {', '.join(map(str, keys))}"
+    return ELSE

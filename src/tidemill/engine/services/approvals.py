@@ -275,7 +275,8 @@ class ApprovalService:
         is_pending = shown.status == "pending"
         with suppress(*ConversionError):  # What is not JSON is refused with the fields of the form.
             form = to_json(form)
-        form = _completed(shown.approval, verb, form)
+        if is_pending or form is not None:
+            form = _completed(shown.approval, verb, form)
         filled = _checked_form(shown.approval, form) if is_pending else None if form is None else _encoded(form)
         if is_pending and filled is not None:
             await check_described(self._context.tenant, filled, self._context.blobs, path="/form")
