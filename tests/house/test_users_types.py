@@ -24,6 +24,27 @@ def say(text: str) -> str:
     return text
 
 
+@tidemill.task(retries=1)
+async def fetch(n: int, page: int = 1) -> str:
+    return str(n)
+
+
+@tidemill.task
+def joined(rows: list[str]) -> str:
+    return "".join(rows)
+
+
+@tidemill.workflow
+async def all_of(ns: list[int]) -> str:
+    fetch.map(ns, pages=2)  # wrong
+    double.map(double.map(ns))
+    say(fetch.map(ns))  # wrong
+    with tidemill.loop(max_iterations=2) as again:
+        say(again.previous(fetch))
+        say(await fetch(1))
+    return joined(fetch.options(timeout=3).map(ns, page=2))
+
+
 @tidemill.workflow
 def flow(n: int) -> int:
     say(double(n))  # wrong
@@ -35,6 +56,7 @@ with tidemill.open("memory://") as mill:
     run = mill.run(flow, n=1, timeout=timedelta(seconds=9))
     number: int = run.output_as(flow)
     text: str = run.output_as(flow)  # wrong
+    letters: str = mill.run(all_of, ns=[1]).output_as(all_of)
     mill.why(run)
     mill.opne()  # wrong
     for row in mill.find()[0]:

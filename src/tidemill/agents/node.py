@@ -74,6 +74,7 @@ def agent_type(providers: Providers, registry: ToolRegistry) -> NodeType:
         check=check,
         config_schema=schema,
         output_schema=_OUTPUT_SCHEMA,
+        output_keys=lambda config: {"value": config["output_schema"]} if "output_schema" in config else {},
         waits=True,
     )
 

@@ -10,12 +10,12 @@ Blocks are `with` statements, because Python runs an `if` while the graph is bui
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from types import TracebackType
-from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from tidemill.authoring.control_flow import APPROVAL_TYPE, EXHAUSTED, Exit, Guarded, Loop, Otherwise
 from tidemill.authoring.decorators import Recordable
@@ -116,21 +116,31 @@ def default(value: T, otherwise: T, /) -> T:
     if not isinstance(value, Reference):
         return value
     builder = required_builder("tidemill.default(…)")
-    first: Reference = value
     second: Any = otherwise
-    if isinstance(second, Reference) and builder.is_of_exhausted(place_of(second), place_of(first)):
-        # A loop that gave up has a result, too: that of its last pass.
-        first, second = second, first
-    place = place_of(first)
-    if place.default is not MISSING:
-        raise rejected("default_twice", f"{first!r} has a default already", hint="remove one of the defaults")
     try:
         other: Any = place_of(second) if isinstance(second, Reference) else to_json(second)
         other = builder.text(other) if isinstance(other, str) else other
     except ConversionError as error:
         raise rejected("argument_not_json", f"{second!r} cannot be written as JSON: {error}") from None
-    handled = place.node in builder.handled
-    return cast(T, Reference(builder, place._replace(default=other, handled=handled), hint_of(first)))
+    place = _with_default(builder, place_of(value), other)
+    first = second if isinstance(second, Reference) and place[:2] == place_of(second)[:2] else value
+    return cast(T, Reference(builder, place, hint_of(first)))
+
+
+def _with_default(builder: DocumentBuilder, place: Place, other: Any) -> Place:
+    """A place with something in its stead; what stands there already comes before that."""
+    if isinstance(other, Place) and builder.is_of_exhausted(other, place):
+        # A loop that gave up has a result, too: that of its last pass.
+        place, other = other, place
+    if place.default is MISSING:
+        return place._replace(default=other, handled=place.node in builder.handled)
+    if isinstance(place.default, Place):
+        return place._replace(default=_with_default(builder, place.default, other))
+    name = Reference(builder, place)
+    hint = "remove one of the defaults"
+    raise rejected(
+        "default_twice", f"{name!r} has a default that is never missing, so the other is never used", hint=hint
+    )
 
 
 def template(text: str) -> Any:
@@ -165,12 +175,16 @@ class LoopBlock:
         """Make another pass as long as the condition holds."""
         self._decide(condition_of(condition))
 
-    def previous(self, task: Recordable[..., T] | str, default: Any = None) -> T:
+    @overload
+    def previous(self, task: Recordable[..., Coroutine[Any, Any, T]], default: Any = None) -> T: ...
+    @overload
+    def previous(self, task: Recordable[..., T] | str, default: Any = None) -> T: ...
+    def previous(self, task: Recordable[..., Any] | str, default: Any = None) -> Any:
         """What a task further down in this loop returned in the pass before; `default` in the first pass."""
         name = task if isinstance(task, str) else task._options.id or getattr(task, "name", "").replace("-", "_")
         hint = Any if isinstance(task, str) else task.result_hint
         place = Place(self._builder.next_id(name), (), to_json(default))
-        return cast(T, Reference(self._builder, place, hint))
+        return Reference(self._builder, place, hint)
 
     @property
     def iteration(self) -> int:

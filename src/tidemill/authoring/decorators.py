@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from functools import cached_property, update_wrapper, wraps
+from functools import cached_property, update_wrapper
 from os import PathLike
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
@@ -20,13 +20,12 @@ import msgspec
 
 from tidemill.authoring.document_builder import (
     DocumentBuilder,
-    awaited_result,
     current_builder,
     named_values,
     place_of_line,
 )
 from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of, misfit
-from tidemill.authoring.task_options import Options, OtherVerb, Seconds
+from tidemill.authoring.task_options import Options, OtherVerb, Seconds, told_usage
 from tidemill.errors import Problem, for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
     ConversionError,
@@ -71,12 +70,16 @@ class Recordable(Generic[P, R]):
             return self.function(*args, **kwargs)
         return cast(R, self._record(builder, self._bound(builder, args, kwargs)))
 
+    @overload
     def map(
-        self: Recordable[Concatenate[A, Q], R], items: Iterable[A], /, *args: Q.args, **kwargs: Q.kwargs
-    ) -> list[R]:
+        self: Recordable[Concatenate[A, Q], Coroutine[Any, Any, T]], items: Iterable[A], /, *_: Q.args, **__: Q.kwargs
+    ) -> list[T]: ...
+    @overload
+    def map(self: Recordable[Concatenate[A, Q], R], items: Iterable[A], /, *_: Q.args, **__: Q.kwargs) -> list[R]: ...
+    def map(self, items: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call it for every item of a list, which becomes the first argument; the results are a list.
 
-        Outside of a workflow the calls are made one after another.
+        Outside of a workflow the calls are made one after another; those of an async function are to be awaited.
         """
         builder = current_builder()
         if builder is None:
@@ -95,7 +98,7 @@ class Recordable(Generic[P, R]):
                 builder.problem("arguments_invalid", message, "give it a list, or a result that is one")
             over = list(over) if is_list else []
             self._check_items(builder, next((name for name, value in bound.items() if value is item), ""), over)
-        return cast("list[R]", self._record(builder, bound, over=over))
+        return self._record(builder, bound, over=over)
 
     def _check_items(self, builder: DocumentBuilder, name: str, items: Sequence[Any]) -> None:
         """Record the first item of a map that cannot have the type of its parameter."""
@@ -277,29 +280,9 @@ class Recordable(Generic[P, R]):
             builder.problem("arguments_invalid", message, f"pass {known} of that type")
 
 
-def _told(method: Callable[..., T], usage: str) -> Callable[..., T]:
-    """A method that says what to write when its arguments are wrong."""
-    signature = inspect.signature(method)
-
-    @wraps(method)
-    def call(self: Recordable[..., Any], /, *args: Any, **kwargs: Any) -> T:
-        try:
-            signature.bind(self, *args, **kwargs)
-        except TypeError as error:
-            unknown = next((name for name in kwargs if name not in signature.parameters), "")
-            known = [name for name in signature.parameters if name != "self"]
-            hint = (
-                offered(unknown, known) if unknown and usage.startswith("options") else f"write {self.__name__}.{usage}"
-            )
-            raise TypeError(f"{self.__name__}.{method.__name__}(…): {error}; {hint}") from None
-        return method(self, *args, **kwargs)
-
-    return call
-
-
 if not TYPE_CHECKING:
-    Recordable.map = _told(Recordable.map, "map(items)")
-    Recordable.options = _told(Recordable.options, "options(name=value)(…)")
+    Recordable.map = told_usage(Recordable.map, "map(items)")
+    Recordable.options = told_usage(Recordable.options, "options(name=value)(…)")
 
 
 class Task(Recordable[P, R]):
@@ -440,21 +423,18 @@ class Workflow(Recordable[P, R]):
             with builder.building():
                 head = {**self._described(), **self._inputs(), **self._head}
                 head = {key: value for key, value in head.items() if value is not None}
-                returned = self._called(builder)
+                returned = builder.call(self.function, self._given(builder))
                 document = builder.finish(returned, head, self._refused_result(returned))
             builder.named = named_values(self.function, Recordable)
             self._built = document, builder
         return self._built
 
-    def _called(self, builder: DocumentBuilder) -> Any:
-        """What the function returns when its parameters are references to the inputs."""
-        given = {
+    def _given(self, builder: DocumentBuilder) -> dict[str, Reference]:
+        """References to the inputs, by parameter."""
+        return {
             name: Reference(builder, Place(None, (name,)), self.hints.get(name, Any))
             for name in self.signature.parameters
         }
-        function: Callable[..., Any] = self.function
-        returned = function(**given)
-        return awaited_result(returned) if isinstance(returned, Coroutine) else returned
 
     def _refused_result(self, returned: Any) -> str:
         """Why what the function returns cannot have the type of its hint; empty if it can."""

@@ -11,7 +11,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CellType, CodeType, FrameType, ModuleType
@@ -75,7 +75,7 @@ def required_builder(what: str) -> DocumentBuilder:
 class DocumentBuilder:
     def __init__(self, name: str, written_at: str = "") -> None:
         self.name = name
-        self._written_at = written_at
+        self._written_at, self._returned_at = written_at, ""
         """File and line of the workflow function."""
         self.is_called = True
         """Whether the function is still being called: a problem is that of the line it has reached."""
@@ -123,6 +123,22 @@ class DocumentBuilder:
         finally:
             _CURRENT.reset(token)
 
+    def call(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+        """What the workflow function returns, and at which line it does."""
+        code = getattr(inspect.unwrap(function), "__code__", None)
+
+        def note(frame: FrameType, event: str, _: object) -> None:
+            if event == "return" and frame.f_code is code:
+                self._returned_at = place_of_line(frame.f_code, frame.f_lineno)
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            returned = function(**given)
+            return _awaited(returned) if isinstance(returned, Coroutine) else returned
+        finally:
+            sys.setprofile(before)
+
     def is_current(self) -> bool:
         """Whether what the function named is still the same."""
         return all(_value(where, name) is known for where, name, known in self.named)
@@ -141,7 +157,8 @@ class DocumentBuilder:
         for each in problems:
             number = re.match(r"/nodes/(\d+)(?:/|$)", each.path)
             step = self.steps.get(nodes[int(number[1])]["id"]) if number and int(number[1]) < len(nodes) else None
-            at = step.written_at if step is not None else ""
+            of_outputs = f"{each.path}/".startswith("/outputs/")
+            at = step.written_at if step is not None else self._returned_at if of_outputs else ""
             told = not at or each.message.startswith(at)
             found.append(each if told else msgspec.structs.replace(each, message=f"{at}: {each.message}"))
         return found
@@ -431,6 +448,8 @@ class DocumentBuilder:
         if not self.steps and not self._problems:
             hint = "call a task: a function that is decorated with @tidemill.task"
             self.problem("no_nodes", f"the workflow {self.name} calls no task", hint)
+        # What is wrong from here on is wrong with what it returned.
+        self._written_at = self._returned_at or self._written_at
         if refused:
             self.problem("output_invalid", refused, "return a value of that type, or change the hint")
         outputs = {} if returned is None else {"outputs": self.rendered(returned, None, literal=True)}
@@ -475,7 +494,7 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*(_names(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 
-def awaited_result(coroutine: Any) -> Any:
+def _awaited(coroutine: Any) -> Any:
     """The result of an async workflow function, which awaits nothing but its tasks."""
     try:
         coroutine.send(None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
 from reprlib import Repr
@@ -156,6 +156,8 @@ class RunView:
             return self.outputs
         return next(iter(self.outputs.values()))
 
+    @overload
+    def output_as(self, kind: AuthoredWorkflow[..., Coroutine[Any, Any, T]]) -> T: ...
     @overload
     def output_as(self, kind: AuthoredWorkflow[..., T]) -> T: ...
     @overload

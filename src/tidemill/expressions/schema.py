@@ -32,7 +32,16 @@ from tidemill.expressions.errors import (
     shorten,
 )
 from tidemill.expressions.limits import DEPTH_MAX, deeper_than
-from tidemill.expressions.schema_cost import STEPS_MAX, Reach, cost_bound
+from tidemill.expressions.schema_analysis import (
+    ELSE,
+    KINDS,
+    STEPS_MAX,
+    Reach,
+    cost_bound,
+    described,
+    takes_of,
+    wanted_by,
+)
 from tidemill.expressions.scope import Json, References, Scope
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -52,7 +61,6 @@ BACKTRACKS_MAX = 1000
 """Each may cost another pass over the text, so a text of a mebibyte takes about a second at worst."""
 
 QUOTED_MAX = 60
-ELSE = "something else that the schema allows"
 LIGHT_STEPS_MAX, LIGHT_STATES_MAX = 1000, 100
 
 Wildcard = Callable[[Json], bool]
@@ -61,16 +69,6 @@ Synonyms = Mapping[str, Sequence[str]]
 NO_SYNONYMS: Synonyms = {}
 
 _LOOK = re.compile(r"\(\?<?[=!]|\\(?:[1-9]|k)")
-
-KINDS = {
-    "array": "a list",
-    "boolean": "true or false",
-    "integer": "an integer",
-    "null": "null",
-    "number": "a number",
-    "object": "an object",
-    "string": "a string",
-}
 
 _SPELLINGS = {
     "str": "string",
@@ -168,7 +166,7 @@ class Schema:
                 # A condition of the schema may ask for a key that stands above it.
                 of_all = self.source if not error.instance_path else at
                 wanted = next((p[key] for each in (at, of_all) if key in (p := _properties(each))), None)
-                takes = _takes(wanted) if isinstance(wanted, dict) else ""
+                takes = takes_of(wanted) if isinstance(wanted, dict) else ""
                 hint = takes and f"it takes {takes}"
                 yield Problem(code=code, message=f'the key "{key}" is missing', path=place, hint=hint)
             case ValidationErrorKind.Enum(options):
@@ -177,9 +175,14 @@ class Schema:
                 names = [option for option in options if isinstance(option, str)]
                 hint = meant(value, names) if isinstance(value, str) else ""
                 yield Problem(code=code, message=message, path=place, hint=hint)
+            case ValidationErrorKind.AnyOf(context) if inner := _beside_null(
+                error, context, self._at(error.schema_path)
+            ):
+                for each in inner:
+                    yield from self._problems_of(each, path, code, synonyms)
             case ValidationErrorKind.AnyOf() | ValidationErrorKind.OneOfNotValid():
                 schemas = self._at(error.schema_path)
-                wanted = list(dict.fromkeys(map(_wanted, schemas))) if isinstance(schemas, list) else [ELSE]
+                wanted = list(dict.fromkeys(map(wanted_by, schemas))) if isinstance(schemas, list) else [ELSE]
                 said = "it fits none of the alternatives" if ELSE in wanted else f"it is none of: {', '.join(wanted)}"
                 message, hint = shorten(said, 300), _alternatives(error)
                 if isinstance(schemas, list) and all(
@@ -188,7 +191,7 @@ class Schema:
                     either = " or ".join(" with ".join(f'"{key}"' for key in each["required"]) for each in schemas)
                     message, hint = f"the key {either} is missing", ""
                 yield Problem(code=code, message=message, path=place, hint=hint)
-            case ValidationErrorKind.Pattern() if takes := _described(self._at(error.schema_path[:-1])):
+            case ValidationErrorKind.Pattern() if takes := described(self._at(error.schema_path[:-1])):
                 name = str(error.instance)
                 hint = f"write {takes.replace('NAME', name)}" if "NAME" in takes and name.isidentifier() else takes
                 yield Problem(code=code, message=shorten(error.message, 300), path=place, hint=hint)
@@ -220,7 +223,7 @@ def _properties(schema: Json) -> dict[str, Json]:
 def _synonym_hint(word: str, properties: dict[str, Json], synonyms: Synonyms) -> str:
     for key in synonyms.get(word, ()):
         if key in properties:
-            takes = _takes(properties[key])
+            takes = takes_of(properties[key])
             return f'did you mean "{key}"?' + (f" It takes {takes}" if takes else "")
     return ""
 
@@ -449,30 +452,14 @@ def _pointer(base: str, steps: Iterable[str | int]) -> str:
     return base
 
 
-def _described(schema: Json) -> str:
-    described = schema.get("description") if isinstance(schema, dict) else None
-    return shorten(described, 120) if isinstance(described, str) else ""
-
-
-def _takes(schema: Json) -> str:
-    """What a key takes, in the words of its schema if it has some; empty if that cannot be said shortly."""
-    wanted = _described(schema) or _wanted(schema)
-    return "" if wanted == ELSE else wanted
-
-
-def _wanted(schema: Json) -> str:
-    match schema:
-        case {"const": value}:
-            return choices([value])
-        case {"enum": list(values)}:
-            return choices(values)
-        case {"type": str(kind), "pattern": str(pattern)}:
-            return f"{KINDS.get(kind, kind)} like {shorten(pattern, 60)}"
-        case {"type": str(kind)}:
-            return KINDS.get(kind, kind)
-        case {"required": [*keys]}:
-            return f"an object with {', '.join(map(str, keys))}"
-    return ELSE
+def _beside_null(error: ValidationError, context: list[list[ValidationError]], schemas: Json) -> list[ValidationError]:
+    """Why a value of the right type does not fit the one alternative besides null; empty if there are others."""
+    pairs = list(zip(context, schemas if isinstance(schemas, list) else (), strict=False))
+    branches = [branch for branch, schema in pairs if schema != {"type": "null"}]
+    if len(branches) != 1 or len(pairs) < 2:
+        return []
+    own = [each for each in branches[0] if each.instance_path == error.instance_path]
+    return [] if any(isinstance(each.kind, ValidationErrorKind.Type) for each in own) else branches[0]
 
 
 def _alternatives(error: ValidationError) -> str:

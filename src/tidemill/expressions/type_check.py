@@ -1,124 +1,24 @@
 """Find conditions that can never be decided, from the JSON Schemas of the values they read.
 
-Only what a schema guarantees counts: one that leaves something open, or refers outside itself, guarantees nothing.
-Only scalar operands are checked (a literal, or a value whose schema allows only null, booleans, numbers or strings);
-lists, objects and computed values never cause a finding. Kinds have CEL's names: a number is an `int` or a `double`.
+Only what a schema guarantees (`schema_analysis`) counts. Only scalar operands are checked (a literal, or a value whose
+schema allows only null, booleans, numbers or strings); lists, objects and computed values never cause a finding. Kinds
+have CEL's names: a number is an `int` or a `double`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
-
-import msgspec
 
 from tidemill.expressions.cel import ast
 from tidemill.expressions.cel.evaluate import ROOTS, Cel
 from tidemill.expressions.cel.messages import COMPARE, CONVERT, MIXING, TO_NUMBER, shown_operator
 from tidemill.expressions.comparisons import HOLDER_HINT, ORDER_HINT, Comparison, Computation, Operand
 from tidemill.expressions.conditions import Composite, Condition
-from tidemill.expressions.errors import choices, listing, meant, place
+from tidemill.expressions.errors import choices, meant, place
 from tidemill.expressions.jsonpath.condition import JsonPath
+from tidemill.expressions.schema_analysis import Choices, Kinds, MissingKey, kind_named, kinds_text
 from tidemill.expressions.scope import Json
-
-Kinds = frozenset[str]
-
-
-class Choices(Kinds):
-    """The kinds of a value that is one of these."""
-
-    values: tuple[Json, ...] = ()
-
-    @classmethod
-    def of(cls, kinds: Kinds, values: Sequence[Json]) -> Choices:
-        found = cls(kinds)
-        found.values = tuple(values)
-        return found
-
-
-REFS_MAX = 20
-"""References followed from one schema to the next, so that a cycle ends."""
-
-_TYPES: dict[str, Kinds] = {
-    "null": frozenset({"null"}),
-    "boolean": frozenset({"bool"}),
-    "integer": frozenset({"int"}),
-    "number": frozenset({"int", "double"}),
-    "string": frozenset({"string"}),
-    "array": frozenset({"list"}),
-    "object": frozenset({"map"}),
-}
-_PYTHON = {type(None): "null", bool: "bool", int: "int", float: "double", str: "string", list: "list", dict: "map"}
-_OPENING = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "patternProperties")
-"""Keywords beside which `additionalProperties: false` is not taken at its word."""
-
-
-class MissingKey(msgspec.Struct, frozen=True):
-    """The key at this place of a chain can never be there."""
-
-    at: int
-    kinds: Kinds
-    """What the value is that has no such key."""
-    known: tuple[str, ...] = ()
-    """The keys that it can have, if it is an object."""
-
-
-def expected(schema: Json, keys: Sequence[str]) -> Kinds | MissingKey | None:
-    """Follow keys into a schema: the possible kinds, the key that is missing, or None if nothing is certain."""
-    here = _followed(schema, schema)
-    for at, key in enumerate(keys):
-        if here is None:
-            return None
-        kinds = _kinds(here)
-        if kinds is not None and "map" not in kinds:
-            return MissingKey(at, kinds)
-        properties = here.get("properties", {})
-        if not isinstance(properties, dict):
-            return None
-        if key in properties:
-            here = _followed(schema, properties[key])
-        elif here.get("additionalProperties") is False and not any(word in here for word in _OPENING):
-            return MissingKey(at, _TYPES["object"], tuple(properties))
-        else:
-            return None
-    return None if here is None else _kinds(here)
-
-
-def _followed(root: Json, schema: Json) -> dict[str, Json] | None:
-    """Follow references within the document; None if one leads elsewhere."""
-    for _ in range(REFS_MAX):
-        if not isinstance(schema, dict) or ("$id" in schema and schema is not root):
-            return None
-        reference = schema.get("$ref")
-        if reference is None:
-            return schema
-        schema = _pointed(root, reference)
-    return None
-
-
-def _pointed(root: Json, reference: Json) -> Json:
-    if not isinstance(reference, str) or not reference.startswith("#/") or "%" in reference:
-        return None
-    for step in reference[2:].split("/"):
-        root = root.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(root, dict) else None
-    return root
-
-
-def _kinds(schema: dict[str, Json]) -> Kinds | None:
-    given, kinds = schema.get("type"), None
-    if given is not None:
-        names = given if isinstance(given, list) else [given]
-        found = [_TYPES.get(name) if isinstance(name, str) else None for name in names]
-        kinds = None if None in found else frozenset().union(*(kinds for kinds in found if kinds))
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    if not isinstance(values, list):
-        return kinds
-    return Choices.of(frozenset(map(kind_named, values)) if given is None else kinds or frozenset(), values)
-
-
-def kind_named(value: Json) -> str:
-    """Name the kind of a value; a whole number is an integer to a schema, however it is written."""
-    return "int" if isinstance(value, float) and value.is_integer() else _PYTHON[type(value)]
 
 
 def _written_kind(value: Json) -> Kinds:
@@ -141,11 +41,6 @@ _ARITHMETIC: dict[str, Kinds] = {
     "_+_": _NUMBERS | _TEXTS,
 }
 """The kinds that an operator takes; all operands must be of one of them."""
-_WORDS = {"bool": "a boolean", "int": "an integer", "uint": "an unsigned integer", "double": "a double"} | {
-    "string": "a string",
-    "list": "a list",
-    "map": "an object",
-}
 _LITERALS = ("null", "bool", "int", "uint", "double", "string", "bytes")
 """The kinds of literals in the order of the numbers, from 1, that the syntax tree has for them."""
 
@@ -367,16 +262,13 @@ def _side(chain: ast.Chain | None, kinds: Kinds | None) -> _Side | None:
     if not kinds or not kinds.issubset(_LITERALS):
         return None
     return _Side(
-        kinds, _kinds_text(kinds) if chain is None else f"{_written(chain, len(chain.keys))} ({_kinds_text(kinds)})"
+        kinds, kinds_text(kinds) if chain is None else f"{_written(chain, len(chain.keys))} ({kinds_text(kinds)})"
     )
 
 
 def _missing_key(chain: ast.Chain, missing: MissingKey) -> Mismatch:
-    where, key = _written(chain, missing.at), chain.keys[missing.at]
-    if missing.kinds != {"map"}:
-        return Mismatch(f'{where} is {_kinds_text(missing.kinds)}, so it has no key "{key}"', "")
-    hint = meant(key, missing.known) or f"known keys: {listing(missing.known)}"
-    return Mismatch(f'{where} never has a key "{key}"', hint)
+    key = chain.keys[missing.at]
+    return Mismatch(missing.message(_written(chain, missing.at), key), meant(key, missing.known) or missing.others)
 
 
 def _is_optional(tree: ast.Tree) -> bool:
@@ -393,9 +285,3 @@ def _written(chain: ast.Chain, depth: int) -> str:
     for key in chain.keys[:depth]:
         text = place(text, key)
     return text
-
-
-def _kinds_text(kinds: Kinds) -> str:
-    if kinds == {"int", "double"}:
-        return "a number"
-    return " or ".join(_WORDS.get(kind, kind) for kind in sorted(kinds))

@@ -12,9 +12,10 @@ from typing import Any
 
 from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.tasks import find_all
-from tidemill.expressions.schema import compile_schema
+from tidemill.expressions.schema import check_schema, compile_schema, holds_wildcard
 from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import ApprovalRequest, ChildRun, Done, Fail, Handler, HandlerOutcome, NodeContext, Wait
+from tidemill.kernel.compile.compiler import check_defaults
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 # Input and output.
@@ -198,6 +199,11 @@ def _check_approval(config: Any) -> Iterator[ConfigProblem]:
     if config.get("on_timeout", "fail") != "fail" and not {"timeout_seconds", "timeout_hours"} & config.keys():
         hint = "write timeout_seconds, or leave out on_timeout"
         yield ConfigProblem("/on_timeout", "the approval has no time-out, so this never happens", hint)
+    form = config.get("form")
+    if form is not None and not holds_wildcard(form, is_template) and not check_schema(form):
+        for problem in check_defaults(form, "/form"):
+            hint = "who leaves this field out would be refused: write a default that the schema allows"
+            yield ConfigProblem(problem.path, problem.message, hint, problem.code)
     quorum = config.get("quorum", 1)
     for key in _ASKED if isinstance(quorum, int) else ():
         yield from _too_few(config, key, quorum)
@@ -227,6 +233,7 @@ HUMAN = NodeType(
         decided_at=True,
         form=True,
     ),
+    output_keys=lambda config: {"form": config["form"]} if "form" in config else {},
     config_schema=_fields(
         OBJECT_OR_NULL,
         title={"type": "string", "maxLength": 500},

@@ -8,7 +8,7 @@ versions: new fields get defaults, so a later version reads it; an earlier one r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -250,7 +250,10 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True):
     input_schema: Json = True
     """Schema of the upstream outputs, by node id."""
     output_schema: Json = True
-    """What a visit always returns; conditions over it are checked when the workflow is published."""
+    """What a visit always returns; what reads it is checked when the workflow is published."""
+    output_keys: Callable[[Json], Mapping[str, Json]] | None = None
+    """Schemas of those keys of the output that depend on the config; False is a key that is never there. Sees templates
+    unrendered."""
     secret_fields: tuple[str, ...] = ()
     queue: str = "default"
     waits: bool = False

@@ -38,6 +38,20 @@ def test_a_form_as_json(cli_store: CliStore) -> None:
     assert problem["message"].startswith("--form: ")
 
 
+def test_a_field_that_is_left_out_gets_its_default(cli_store: CliStore) -> None:
+    form = {
+        "type": "object",
+        "required": ["window", "count"],
+        "properties": {"window": {"type": "string"}, "count": {"type": "integer", "default": 7}},
+    }
+    nodes = [{"id": "ask", "type": "human", "config": {"title": "Well?", "form": form}}]
+    run_id = cli_store.start({"name": "patient", "nodes": nodes})
+    cli_store.until(run_id, lambda view: view.nodes["ask"]["status"] == "WAITING")
+    assert cli_store.fine("approvals", "show", run_id, "ask").endswith("ask approve --form window=VALUE\n")
+    cli_store.fine("approvals", "decide", run_id, "ask", "approve", "--as", "ada", "-f", "window=day")
+    assert cli_store.json("approvals", "show", run_id, "ask")["votes"][0]["form"] == {"window": "day", "count": 7}
+
+
 def test_the_printed_command_fills_in_the_fields_that_the_form_requires(cli_store: CliStore) -> None:
     run_id = cli_store.asking()
     command = f"tidemill approvals decide {run_id} review approve --form window=VALUE"

@@ -573,6 +573,61 @@ def test_what_cannot_be_said() -> None:
     ]
 
 
+@workflow
+def nested_defaults(n: int) -> Any:
+    with tidemill.when(n > 5):
+        large = double(n)
+    with tidemill.when(n > 3):
+        medium = odd_only(n)
+    with tidemill.when(n > 1):
+        small = say("small")
+    nearest: Any = tidemill.default(large, medium)
+    return [
+        tidemill.default(tidemill.default(nearest, small), "none"),
+        tidemill.default(nearest, tidemill.default(small, f"only {n}")),
+        join(tidemill.default(tidemill.default(nearest, small), f"{n} is none")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [
+        (7, [14, 14, [14, None]]),
+        (5, [5, 5, [5, None]]),
+        (2, ["small", "small", ["small", None]]),
+        (1, ["none", "only 1", ["1 is none", None]]),
+    ],
+)
+def test_defaults_may_be_nested_on_both_sides(n: int, expected: list[Any]) -> None:
+    assert run(nested_defaults, n=n).output == expected
+
+
+def test_a_nested_default_stands_in_for_a_failed_task_and_for_a_loop_that_gave_up() -> None:
+    @workflow
+    def failed(n: int) -> Any:
+        paid = odd_only(n)
+        with tidemill.on_error(paid):
+            with tidemill.when(n > 3):
+                large = say("large")
+            other = say("other")
+        return tidemill.default(tidemill.default(paid, large), other)
+
+    assert [run(failed, n=n).output for n in (3, 4, 2)] == [3, "large", "other"]
+
+    @workflow
+    def given_up(n: int) -> Any:
+        with tidemill.when(n > 9):
+            first = double(n)
+        with tidemill.loop(max_iterations=2) as again:
+            found = double(n)
+            again.until(found > 9)
+        with tidemill.on_exhausted(again):
+            sorry = say("sorry")
+        return tidemill.default(tidemill.default(first, found), sorry)
+
+    assert [run(given_up, n=n).output for n in (10, 5, 1)] == [20, 10, "sorry"]
+
+
 @pytest.mark.parametrize(
     "use",
     [

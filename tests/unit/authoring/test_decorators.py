@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import Any
+from typing import Any, TypedDict
 
+import msgspec
 import pytest
 
 import tidemill
@@ -730,6 +731,62 @@ def test_a_problem_of_the_document_names_the_line_of_the_call() -> None:
     line = wrong.function.__code__.co_firstlineno
     found = sorted(problem.message.partition(" ")[0] for problem in refused.value.problems)
     assert found == [f"test_decorators.py:{line + 2}:", f"test_decorators.py:{line + 3}:"]
+
+
+@dataclass
+class Port:
+    city: str = ""
+
+
+class Cargo(msgspec.Struct, rename="camel"):
+    gross_weight: int = 0
+    port: Port | None = None
+    inner: list[Cargo] = []
+
+
+class Extra(TypedDict, total=False):
+    note: str
+
+
+@tidemill.workflow
+def shipped(cargo: Cargo, extra: Extra | None = None) -> list[int]:
+    return fetch(cargo.gross_weight)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "path", "hint"),
+    [
+        ({"cargo": {"grossWeigth": 1}}, "/inputs/cargo/grossWeigth", 'did you mean "grossWeight"?'),
+        ({"cargo": {"port": {"citty": "x"}}}, "/inputs/cargo/port/citty", 'did you mean "city"?'),
+        ({"cargo": {"inner": [{}, {"prot": None}]}}, "/inputs/cargo/inner/1/prot", 'did you mean "port"?'),
+        ({"crago": {}, "cargo": {}}, "/inputs/crago", 'did you mean "cargo"?'),
+    ],
+)
+def test_a_key_that_a_type_of_the_inputs_lacks_is_refused(inputs: Any, path: str, hint: str) -> None:
+    with tidemill.open("memory://", work=False) as mill, pytest.raises(tidemill.Rejected) as refused:
+        mill.start(shipped, inputs)
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.path, problem.hint) == ("inputs_invalid", path, hint)
+
+
+def test_a_typed_dictionary_may_have_more_keys() -> None:
+    cargo = Cargo(gross_weight=2, port=Port("Rome"), inner=[Cargo()])
+    with tidemill.open("memory://") as mill:
+        assert mill.run(shipped, cargo=cargo, extra={"note": "x", "more": 1}).output == [0, 1]
+
+
+def test_a_problem_of_the_outputs_names_the_line_of_the_return() -> None:
+    @tidemill.workflow
+    def wrong() -> Any:
+        tidemill.approve("Well?", id="ok")
+
+        return tidemill.template("{{ ok.output.comment }}")
+
+    with tidemill.open("memory://", work=False) as mill, pytest.raises(tidemill.Rejected) as refused:
+        mill.publish(wrong)
+    (problem,) = refused.value.problems
+    line = wrong.function.__code__.co_firstlineno + 4
+    assert problem.message.startswith(f"test_decorators.py:{line}: outputs: ok.output never has")
 
 
 @pytest.mark.parametrize("items", [3, "abc", {"a": 1}])

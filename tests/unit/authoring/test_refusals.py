@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,10 +64,20 @@ def test_options_that_mean_nothing_for_a_call() -> None:
     ]
 
 
-def test_what_is_returned_is_refused_at_the_line_of_the_function() -> None:
+def test_what_is_returned_is_refused_at_the_line_of_its_return() -> None:
     @workflow
     def compared(n: int) -> Any:
+        if n is None:
+            return 3
         return {"large": double(n) > 3}
+
+    @workflow
+    async def awaited(n: int) -> Any:
+        found = await double(n)  # type: ignore[misc]
+        return {
+            "found": found,
+            "other": object(),
+        }
 
     @workflow
     def missing(n: int) -> Any:
@@ -74,8 +85,28 @@ def test_what_is_returned_is_refused_at_the_line_of_the_function() -> None:
             found = double(n)
         return [found]
 
-    assert [each[:2] for each in refused(compared)] == [("argument_not_json", 0)]
-    assert [each[:2] for each in refused(missing)] == [("value_may_be_missing", 0)]
+    assert [each[:2] for each in refused(compared)] == [("argument_not_json", 4)]
+    assert [each[:2] for each in refused(awaited)] == [("argument_not_json", 3)]
+    assert [each[:2] for each in refused(missing)] == [("value_may_be_missing", 4)]
+
+
+def test_a_profiler_of_the_caller_stays() -> None:
+    @workflow
+    def fine(n: int) -> Any:
+        return double(n)
+
+    calls: list[str] = []
+
+    def profiler(_frame: Any, event: str, _value: Any) -> None:
+        calls.append(event)
+
+    sys.setprofile(profiler)
+    try:
+        fine.document()
+        assert sys.getprofile() is profiler
+    finally:
+        sys.setprofile(None)
+    assert calls
 
 
 def test_an_async_function_that_waits_is_refused_at_the_line_of_its_await() -> None:
@@ -221,8 +252,8 @@ def test_what_is_returned_has_the_type_of_the_hint() -> None:
         double(n)
         return ["a"]  # type: ignore[list-item]
 
-    assert [each[:2] for each in refused(other)] == [("output_invalid", 0)]
-    assert [each[:2] for each in refused(constant)] == [("output_invalid", 0)]
+    assert [each[:2] for each in refused(other)] == [("output_invalid", 2)]
+    assert [each[:2] for each in refused(constant)] == [("output_invalid", 3)]
 
 
 def test_items_of_a_map_are_checked_and_shown_shortly() -> None:

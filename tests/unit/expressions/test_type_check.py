@@ -13,8 +13,9 @@ from tidemill.errors import Problem
 from tidemill.expressions.cel.ast import Chain
 from tidemill.expressions.cel.evaluate import ROOTS, Cel, parse_cel
 from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.schema_analysis import Kinds, MissingKey, expected
 from tidemill.expressions.scope import Scope
-from tidemill.expressions.type_check import Kinds, Mismatch, MissingKey, expected, mismatches
+from tidemill.expressions.type_check import Mismatch, mismatches
 
 SCHEMA = {
     "type": "object",

@@ -81,6 +81,16 @@ def test_a_config_that_cannot_work_is_refused_when_published(name: str, config: 
     assert {problem.code for problem in refused.value.problems} == {"config_invalid"}
 
 
+def test_a_default_that_its_form_does_not_allow_is_refused_when_published() -> None:
+    form = {"type": "object", "properties": {"amount": {"type": "integer", "default": "many"}}}
+    document = {"name": "t", "nodes": [{"id": "a", "type": "human", "config": {"form": form}}]}
+    with pytest.raises(Rejected) as refused:
+        compile_document(document, TYPES_OF_WAITING)
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.path) == ("schema_invalid", "/nodes/0/config/form/properties/amount/default")
+    assert "who leaves this field out" in problem.hint
+
+
 # The node types that wait: what may be configured, what is asked for, and what is refused before anything waits
 
 

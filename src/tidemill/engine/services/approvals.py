@@ -13,7 +13,7 @@ from tidemill.engine.index_rows import ANYONE, APPROVAL, ApprovalRow, read_appro
 from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.run_query import checked_terms
 from tidemill.engine.services.context import ServiceContext, at_index, check_node
-from tidemill.engine.validation import check_described, check_place, check_roles, check_words
+from tidemill.engine.validation import check_described, check_place, check_roles, check_words, with_defaults
 from tidemill.engine.views import ApprovalView, plain
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.errors import choices, shorten
@@ -275,7 +275,9 @@ class ApprovalService:
         is_pending = shown.status == "pending"
         with suppress(*ConversionError):  # What is not JSON is refused with the fields of the form.
             form = to_json(form)
-        filled = _checked_form(shown.approval, verb, form) if is_pending else None if form is None else _encoded(form)
+        if is_pending or form is not None:
+            form = _completed(shown.approval, verb, form)
+        filled = _checked_form(shown.approval, form) if is_pending else None if form is None else _encoded(form)
         if is_pending and filled is not None:
             await check_described(self._context.tenant, filled, self._context.blobs, path="/form")
         await self._context.command(run_id, msgspec.structs.replace(decision, form=filled))
@@ -369,23 +371,35 @@ def _check_person(actor: str, roles: Sequence[str], comments: str) -> None:
     check_roles(roles)
 
 
-def _checked_form(approval: Approval, verb: Verb, form: Any) -> bytes | None:
+def _completed(approval: Approval, verb: Verb, form: Any) -> Any:
+    """A form with the defaults of its schema; who does not approve may give none."""
+    if approval.form is None or (form is None and verb != "approve"):
+        return form
+    try:
+        return with_defaults(form, _schema_of(approval))
+    except Rejected:
+        hint = "shorten the defaults of the form, or the lists"
+        raise rejected("form_too_large", "the defaults add too much to the form", path="/form", hint=hint) from None
+
+
+def _checked_form(approval: Approval, form: Any) -> bytes | None:
     """The checked form of a decision; to approve, it has to be complete."""
+    if form is None:
+        return None
     if approval.form is None:
-        if form is not None:
-            hint = "decide without a form; use the comment instead"
-            raise rejected("form_invalid", "this approval has no form", path="/form", hint=hint)
-        return None
-    if form is None and verb != "approve":
-        return None
-    assert isinstance(approval.form, bytes), "forms are short"
-    filled = {} if form is None else form
-    schema = decode_value(approval.form)
-    problems = compile_schema(schema).problems(filled, "/form", code="form_invalid")
+        hint = "decide without a form; use the comment instead"
+        raise rejected("form_invalid", "this approval has no form", path="/form", hint=hint)
+    schema = _schema_of(approval)
+    problems = compile_schema(schema).problems(form, "/form", code="form_invalid")
     if problems:
         hint = f"the form has: {_fields_of(schema)}"
         raise Rejected([each if each.hint else msgspec.structs.replace(each, hint=hint) for each in problems])
-    return _encoded(filled)
+    return _encoded(form)
+
+
+def _schema_of(approval: Approval) -> Any:
+    assert isinstance(approval.form, bytes), "forms are short"
+    return decode_value(approval.form)
 
 
 def _encoded(filled: Any) -> bytes:

@@ -53,13 +53,15 @@ _MACRO_NAMES = frozenset({"caller", "varargs", "kwargs"})
 
 
 class TemplateRewriter(NodeTransformer):
-    """One pass over one tree; afterwards `faults`, `paths` and `references` say what was found."""
+    """One pass over one tree; afterwards `faults`, `paths`, `strict` and `references` say what was found."""
 
     def __init__(self, environment: TemplateEnvironment, tree: nodes.Template) -> None:
         self.environment = environment
         self.faults: list[Fault] = []
         self.paths: list[Path] = []
         self._found: list[References] = []
+        self._strict: list[Path] = []
+        self._lenient, self._tested = _lenient_uses(tree)
         self._local = _variables(tree)
         self._tree = tree
 
@@ -97,6 +99,18 @@ class TemplateRewriter(NodeTransformer):
     def references(self) -> References:
         """What the tree refers to; complete after `run`."""
         return merged([*self._found, *(path.references for path in self.paths)])
+
+    @property
+    def strict(self) -> tuple[Path, ...]:
+        """The paths that fail where nothing is found, and whose keys the template does not test."""
+        tested = [build(name, keys) for name, keys in self._tested if name not in self._local]
+        return tuple(
+            path
+            for path in self._strict
+            if not any(
+                (each.base, each.keys) == (path.base, path.keys[: len(each.keys)]) for each in tested if each.keys
+            )
+        )
 
     def _read_from_outside(self) -> frozenset[str]:
         """Find names that are set here but may also be read before they are set."""
@@ -213,21 +227,19 @@ class TemplateRewriter(NodeTransformer):
         return super().generic_visit(node)
 
     def _static(self, node: nodes.Expr) -> nodes.Node | None:
-        keys: list[Key] = []
-        base: nodes.Expr = node
-        while not isinstance(base, nodes.Name):
-            key = constant_key(base)
-            if key is None:
-                return None
-            keys.append(key)
-            base = base.node  # type: ignore[attr-defined]
+        found = _constant_path(node)
+        if found is None:
+            return None
+        base, keys = found
         name = base.name
         if base.ctx != "load" or name in self._local or name in FUNCTIONS or name in ("self", "super"):
             return None
-        if keys and name in NODE_MAPS and not isinstance(keys[-1], str):
+        if keys and name in NODE_MAPS and not isinstance(keys[0], str):
             return None
-        path = build(name, keys[::-1])
+        path = build(name, keys)
         self.paths.append(path)
+        if id(node) not in self._lenient:
+            self._strict.append(path)
         return self._filter(nodes.Const(len(self.paths) - 1), PATH, [], node.lineno)
 
     def _is_node_map(self, node: nodes.Node) -> bool:
@@ -271,6 +283,69 @@ def constant_key(node: nodes.Node) -> Key | None:
         if type(arg.value) is str and sign == 1:
             return arg.value
     return None
+
+
+def _constant_path(node: nodes.Node) -> tuple[nodes.Name, list[Key]] | None:
+    """The name and the keys of a path whose keys are all written out."""
+    keys: list[Key] = []
+    while not isinstance(node, nodes.Name):
+        key = constant_key(node)
+        if key is None:
+            return None
+        keys.append(key)
+        node = node.node  # type: ignore[attr-defined]
+    return node, keys[::-1]
+
+
+_ITEMS: Mapping[type[nodes.Node], tuple[str, ...]] = {
+    nodes.Assign: ("node",),
+    nodes.List: ("items",),
+    nodes.Tuple: ("items",),
+    nodes.Pair: ("value",),
+    nodes.Call: ("args",),
+    nodes.Keyword: ("value",),
+    nodes.Filter: ("args",),
+    nodes.Getitem: ("arg",),
+    nodes.Macro: ("defaults",),
+    nodes.With: ("values",),
+}
+"""Where a missing value is only passed on, by kind of node."""
+
+
+def _lenient_uses(tree: nodes.Template) -> tuple[set[int], list[tuple[str, list[Key]]]]:
+    """Find the expressions (by identity) whose value may be missing, and the paths that are tested for a key."""
+    lenient: set[int] = set()
+    tested: list[tuple[str, list[Key]]] = []
+    for each in tree.find_all(nodes.Node):
+        if isinstance(each, nodes.Test) and each.name in ("defined", "undefined"):
+            _let_pass(each.node, lenient)
+            if found := _constant_path(each.node):
+                tested.append((found[0].name, found[1]))
+        elif isinstance(each, nodes.Filter) and each.name in ("default", "d") and each.node is not None:
+            _let_pass(each.node, lenient)
+        elif isinstance(each, nodes.Compare) and isinstance(each.expr, nodes.Const) and type(each.expr.value) is str:
+            holders = [_constant_path(operand.expr) for operand in each.ops if operand.op in ("in", "notin")]
+            tested += [(found[0].name, [*found[1], each.expr.value]) for found in holders if found]
+        for field in _ITEMS.get(type(each), ()):
+            values = getattr(each, field)
+            for value in values if isinstance(values, list) else [values]:
+                _let_pass(value, lenient)
+    return lenient, tested
+
+
+def _let_pass(value: nodes.Node, lenient: set[int]) -> None:
+    """Add an expression and those that its value may be."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        lenient.add(id(each))
+        match each:
+            case nodes.CondExpr():
+                waiting += [part for part in (each.expr1, each.expr2) if part is not None]
+            case nodes.And() | nodes.Or():
+                waiting.append(each.right)
+            case nodes.Getattr() | nodes.Getitem():
+                waiting.append(each.node)
 
 
 def _variables(tree: nodes.Template) -> frozenset[str]:

@@ -188,6 +188,8 @@ class Outcome(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...] = ()
     parts: int = 0
     """What had to be compiled; 0 for text with dotted names."""
+    strict: tuple[Path, ...] = ()
+    """The paths without which it fails."""
 
 
 def compile_source(source: str) -> Outcome:
@@ -200,7 +202,7 @@ def _compile(source: str) -> Outcome:
         return Outcome(None, faults=(Fault(f"a template is limited to {SOURCE_MAX} characters", 1),))
     program = _simple(source)
     if program is not None:
-        return Outcome(program, program.references)
+        return Outcome(program, program.references, strict=_paths_of(program))
     try:
         return _full(source)
     except TemplateSyntaxError as error:
@@ -232,6 +234,12 @@ def _simple(source: str) -> CompiledTemplate | None:
     return _assembled(parts)
 
 
+def _paths_of(program: CompiledTemplate) -> tuple[Path, ...]:
+    if isinstance(program, Value):
+        return (program.path,)
+    return tuple(part for part in program.parts if isinstance(part, Path)) if isinstance(program, Joined) else ()
+
+
 def _assembled(parts: list[str | Path]) -> CompiledTemplate:
     paths = [part for part in parts if isinstance(part, Path)]
     rest = "".join(part for part in parts if isinstance(part, str))
@@ -259,7 +267,7 @@ def _full(source: str) -> Outcome:
     if program is None:
         only = _only_expression(printed) if printed is not None else None
         program = _generated(source, tree, only, rewriting)
-    return Outcome(program, program.references, parts=parts)
+    return Outcome(program, program.references, parts=parts, strict=rewriting.strict)
 
 
 def _printed(tree: nodes.Template) -> list[nodes.Expr] | None:

@@ -84,7 +84,19 @@ def classify_type(providers: Providers) -> NodeType:
             },
             "additionalProperties": False,
         },
+        output_keys=_output_keys,
     )
+
+
+def _output_keys(config: Any) -> dict[str, Any]:
+    """The keys of the output of one label, or of several."""
+    if is_template(config.get("multi")):
+        return {}
+    if config.get("multi"):
+        return {"label": False}
+    labels = config.get("labels")
+    fixed = isinstance(labels, list | dict) and not any(map(is_template, labels))
+    return {"labels": False, "confidences": False} | ({"label": {"enum": list(labels)}} if fixed else {})
 
 
 def classify_handler(providers: Providers, close: Callable[[], Awaitable[None]] | None = None) -> Handler:

@@ -159,6 +159,7 @@ def llm_type(providers: Providers) -> NodeType:
             "properties": {"text": _TEXT, "value": True, "finish_reason": _TEXT, **ACCOUNT_SCHEMA},
             "additionalProperties": False,
         },
+        output_keys=lambda config: {"value": config.get("schema", False)},
     )
 
 

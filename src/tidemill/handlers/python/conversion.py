@@ -373,7 +373,10 @@ def item_of(hint: Any) -> Any:
 
 
 def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """JSON Schemas of types, and the definitions that they share; a type that has none gets one that allows all."""
+    """JSON Schemas of types, and the definitions that they share; a type that has none gets one that allows all.
+
+    Dataclasses and structs have no other keys than their fields; models and typed dictionaries say so themselves.
+    """
     models: dict[str, Any] = {}
     hook = partial(_schema, models)
     try:
@@ -384,7 +387,28 @@ def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
             return [{"anyOf": members} if members else {}], shared
         found = [schemas_of([hint]) for hint in hints]
         return [schemas[0] for schemas, _ in found], {name: each for _, more in found for name, each in more.items()}
-    return list(schemas), {**models, **shared}
+    extended: set[str] = set()
+    for hint in hints:
+        _add_typed_dicts(hint, extended, set())
+    closed = {
+        name: each
+        if each.get("title") in extended or "properties" not in each
+        else {"additionalProperties": False, **each}
+        for name, each in shared.items()
+    }
+    return list(schemas), {**models, **closed}
+
+
+def _add_typed_dicts(hint: Any, found: set[str], seen: set[int]) -> None:
+    """Add the names of all typed dictionaries in a hint."""
+    hint = _unwrapped(hint)
+    if id(hint) in seen:
+        return
+    seen.add(id(hint))
+    if typing.is_typeddict(hint):
+        found.add(hint.__name__)
+    for each in (*typing.get_args(hint), *(fields_of(hint) or {}).values()):
+        _add_typed_dicts(each, found, seen)
 
 
 def _schema(models: dict[str, Any], kind: type) -> dict[str, Any]:

@@ -352,19 +352,21 @@ def _compiled(raw: Json, table: TypeTable) -> Compiled:
         for use in uses:
             allowed = references.EVERYWHERE if use.key == "when" else references.IN_JUDGEMENT
             references.check_roots(draft.place(number), use, allowed)
-    references.check_operands(draft, clauses, node_types)
+    known_schemas = references.KnownSchemas(draft, node_types)
+    references.check_operands(draft, clauses, known_schemas)
     reading = references.Reading(draft, graph, loops)
     names = closed_names(inputs)
     limits = references.TemplateLimits(len(draft.nodes))
     for number, type_ in enumerate(node_types):
         checked = _checked_templates(draft, number, table, type_, compensators.get(number), limits)
+        references.check_keys(draft.place(number), str(draft.nodes[number].get("id")), checked, known_schemas)
         uses = [*clauses.get(number, ()), *checked]
         if uses:
             reading.add(number, uses)
             if names is not None:
                 warn_of_inputs(draft.place(number), uses, names)
     reading.check_references()
-    output_uses = _output_uses(draft, names, limits)
+    output_uses = _output_uses(draft, names, limits, known_schemas)
     draft.found.refuse()
     known = [type_ for type_ in node_types if type_ is not None]
     assembly = Assembly(draft, graph, loops, reading)
@@ -391,13 +393,19 @@ def _checked_templates(
     return references.node_uses(draft, number, type_, compensator, limits)
 
 
-def _output_uses(draft: NormalizedDraft, names: set[str] | None, limits: references.TemplateLimits) -> list[Use]:
+def _output_uses(
+    draft: NormalizedDraft,
+    names: set[str] | None,
+    limits: references.TemplateLimits,
+    known: references.KnownSchemas,
+) -> list[Use]:
     """Check the outputs; every node has ended by then, so any may be named."""
     if "outputs" not in draft.document:
         return []
     place = DocumentPath(draft.found, "", "outputs")
     found = references.find_templates(draft.document["outputs"])
     uses = references.template_uses(place, "outputs", found, references.EVERYWHERE, limits)
+    references.check_keys(place, "", uses, known)
     if names is not None:
         warn_of_inputs(place, uses, names)
     for use in uses:

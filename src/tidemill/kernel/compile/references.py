@@ -11,11 +11,13 @@ import gc
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from tidemill.expressions.conditions import compiled
-from tidemill.expressions.scope import has_syntax
+from tidemill.expressions.schema import holds_wildcard
+from tidemill.expressions.schema_analysis import Kinds, MissingKey, expected
+from tidemill.expressions.scope import has_syntax, is_template
 from tidemill.kernel.compile.graph import Edge, Graph, Loops, ancestor_pairs, dominates_pairs, walk
 from tidemill.kernel.document.normalize import CONDITIONED_KEYS, NormalizedDraft, Use
 from tidemill.kernel.document.problems import DocumentPath, pointer, shown
@@ -25,7 +27,8 @@ from tidemill.kernel.model import Json, NodeType
 
 if TYPE_CHECKING:
     from tidemill.expressions.cel.ast import Chain
-    from tidemill.expressions.type_check import Kinds, MissingKey, TypeMismatch
+    from tidemill.expressions.templates.lookup import Path
+    from tidemill.expressions.type_check import TypeMismatch
 
 EARLY_TARGETS_MAX = 8192
 """Bounds the sweeps that warnings may cost."""
@@ -157,41 +160,88 @@ _META = {
 }
 
 
-class _KnownSchemas:
+Promise = Kinds | MissingKey | None
+
+
+class KnownSchemas:
+    """What the node types, their configs and the schema of the inputs say of the values that expressions read."""
+
     def __init__(self, draft: NormalizedDraft, types: Sequence[NodeType | None]) -> None:
-        self._inputs = draft.document.get("inputs")
-        self._outputs = {
-            node["id"]: type_.output_schema
-            for node, type_ in zip(draft.nodes, types, strict=True)
+        self._roots = {"inputs": draft.document.get("inputs"), "run": _RUN, "iteration": _WHOLE}
+        self._outputs: dict[str, Json] = {}
+        self._keys: dict[str, Mapping[str, Json]] = {}
+        for node, type_ in zip(draft.nodes, types, strict=True):
             # The output of a map is a list, and a tolerated error is an envelope.
-            if type_ is not None
-            and type_.output_schema is not True
-            and "map" not in node
-            and node.get("on_error", "fail") == "fail"
-        }
+            if type_ is None or type_.output_schema is True or "map" in node or node.get("on_error", "fail") != "fail":
+                continue
+            name, config = str(node.get("id")), node.get("config", {})
+            self._outputs[name] = type_.output_schema
+            if type_.output_keys is not None and isinstance(config, dict) and "config_ref" not in node:
+                found = type_.output_keys(config).items()
+                self._keys[name] = {key: each for key, each in found if not holds_wildcard(each, is_template)}
 
-    def expected_at(self, node: str, chain: Chain) -> Kinds | MissingKey | None:
-        from tidemill.expressions.type_check import MissingKey, expected
+    def of_root(self, node: str, root: str, keys: Sequence[str], *, declared: bool = False) -> Promise:
+        """What is known below a root; `output` is that of the node."""
+        if root in OF_THE_NODE:
+            return self.of_node(node, keys, declared=declared)
+        # What a caller gives need not be declared.
+        return expected(self._roots.get(root), keys)
 
-        root, keys = chain.root, chain.keys
-        if root == "ctx":
-            if len(keys) < 2:
-                return None
-            schema = self._outputs.get(keys[0]) if keys[1] == "output" else _META
-            found = expected(schema, keys[2:])
-            return MissingKey(found.at + 2, found.kinds, found.known) if isinstance(found, MissingKey) else found
-        schema = {"inputs": self._inputs, "run": _RUN, "iteration": _WHOLE}.get(root)
-        return expected(self._outputs.get(node) if root in OF_THE_NODE else schema, keys)
+    def of_node(self, node: str, keys: Sequence[str], *, declared: bool = False) -> Promise:
+        """What is known below the output of a node."""
+        part = self._keys.get(node, {}).get(keys[0], True) if keys else True
+        schema: Json = self._outputs.get(node)
+        if part is True:
+            return expected(schema, keys, declared=declared)
+        if part is False:
+            known = tuple(key for key in schema["properties"] if self._keys[node].get(key) is not False)
+            return MissingKey(0, frozenset({"map"}), known)
+        found = expected(part, keys[1:], declared=declared)
+        return found.below(1) if isinstance(found, MissingKey) else found
+
+    def of_chain(self, node: str, chain: Chain, *, declared: bool = False) -> Promise:
+        """What is known of what a condition reads."""
+        if chain.root != "ctx":
+            return self.of_root(node, chain.root, chain.keys, declared=declared)
+        if len(chain.keys) < 2:
+            return None
+        name, part, *keys = chain.keys
+        found = self.of_node(name, keys, declared=declared) if part == "output" else expected(_META, keys)
+        return found.below(2) if isinstance(found, MissingKey) else found
+
+    def of_path(self, node: str, path: Path, *, declared: bool = False) -> Promise:
+        """What is known of what a template reads, up to the first number among its keys."""
+        keys = [key for key in takewhile(lambda key: isinstance(key, str), path.keys) if isinstance(key, str)]
+        if path.node is None:
+            return self.of_root(node, path.base, keys, declared=declared)
+        return expected(_META, keys) if path.meta else self.of_node(path.node, keys, declared=declared)
 
 
-def check_operands(draft: NormalizedDraft, clauses: Mapping[int, list[Use]], types: Sequence[NodeType | None]) -> None:
+def check_keys(place: DocumentPath, node: str, uses: Iterable[Use], known: KnownSchemas) -> None:
+    """Refuse templates that always fail, because a key that they read is never there; warn of undeclared keys."""
+    from tidemill.expressions.templates.lookup import written
+    from tidemill.expressions.templates.template import compile_source
+
+    for use in uses:
+        for path in compile_source(use.value).strict if has_syntax(use.value) else ():
+            found = known.of_path(node, path, declared=True)
+            if isinstance(found, MissingKey):
+                where, key = written(path.base, path.keys[: found.at]), str(path.keys[found.at])
+                hint = place.found.nearest(key, found.known) or found.others
+                if found.undeclared:
+                    place.warning("undeclared_key", use.key, found.message(where, key), hint)
+                else:
+                    place.problem("template_type", use.key, found.message(where, key), hint)
+
+
+def check_operands(draft: NormalizedDraft, clauses: Mapping[int, list[Use]], known: KnownSchemas) -> None:
+    """Refuse conditions that can never be decided; warn of undeclared keys."""
     if not any(clauses.values()):
         return
     # Imported late: most documents need no type check.
     from tidemill.expressions.type_check import misfits
 
-    known = _KnownSchemas(draft, types)
-    shared: dict[str, list[TypeMismatch]] = {}
+    shared: dict[str, tuple[list[TypeMismatch], list[TypeMismatch]]] = {}
     """Of conditions that read nothing of their own node; many nodes may have the same one."""
     for number, uses in clauses.items():
         place, name = draft.place(number), str(draft.nodes[number].get("id"))
@@ -199,11 +249,17 @@ def check_operands(draft: NormalizedDraft, clauses: Mapping[int, list[Use]], typ
             value, own = use.value, use.reach.roots & OF_THE_NODE
             found = None if own or not isinstance(value, str) else shared.get(value)
             if found is None:
-                found = list(misfits(compiled(value), value, partial(known.expected_at, name)))
+                problems, declared = (
+                    list(misfits(compiled(value), value, partial(known.of_chain, name, declared=declared)))
+                    for declared in (False, True)
+                )
+                found = problems, [each for each in declared if each not in problems]
                 if not own and isinstance(value, str):
                     shared[value] = found
-            for key, mismatch in found:
+            for key, mismatch in found[0]:
                 place.problem("condition_type", f"{use.key}{key}", mismatch.message, mismatch.hint)
+            for key, mismatch in found[1]:
+                place.warning("undeclared_key", f"{use.key}{key}", mismatch.message, mismatch.hint)
 
 
 EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))

@@ -346,9 +346,11 @@ def _form_option(approval: Approval) -> str:
 
 
 def form_words(form: Any) -> tuple[str, ...]:
-    """The options of a decision that fills in this form: a placeholder for each field that it requires."""
+    """The options of a decision that fills in this form: a placeholder for each required field without default."""
     required = form.get("required", ()) if isinstance(form, dict) else ()
-    return tuple(word for name in required for word in ("--form", f"{name}=VALUE"))
+    fields = form.get("properties", {}) if required else {}
+    open_ = [name for name in required if not (isinstance(fields.get(name), dict) and "default" in fields[name])]
+    return tuple(word for name in open_ for word in ("--form", f"{name}=VALUE"))
 
 
 def _entitled(approval: Approval) -> tuple[str, ...]:

@@ -255,6 +255,46 @@ async def test_a_form_is_checked_in_every_place(mill: Cluster) -> None:
     assert (await worker.end(run_id)).outputs["ok"]["form"] == {"amount": 5}
 
 
+DEFAULTS = {
+    "type": "object",
+    "required": ["account"],
+    "properties": {
+        "account": {"type": "string", "default": "A1"},
+        "limits": {"type": "object", "properties": {"day": {"type": "integer", "default": 5}}, "default": {}},
+        "note": {"type": "string"},
+    },
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "form", "filled"),
+    [
+        ("approve", None, {"account": "A1", "limits": {"day": 5}}),
+        ("approve", {"note": "x"}, {"note": "x", "account": "A1", "limits": {"day": 5}}),
+        ("approve", {"account": "B2", "limits": {"day": 1}}, {"account": "B2", "limits": {"day": 1}}),
+        ("reject", {"note": "x"}, {"note": "x", "account": "A1", "limits": {"day": 5}}),
+        ("reject", None, None),
+    ],
+)
+@simulated
+async def test_a_form_gets_the_defaults_of_its_schema(mill: Cluster, verb: Any, form: Any, filled: Any) -> None:
+    worker = await mill.process()
+    run_id = await _asked(mill, worker, human("ok", form=DEFAULTS))
+    for _ in range(2):
+        decided = (await worker.engine.decide(run_id, "ok", verb, actor="ada", form=form)).to_dict()
+        assert [vote["form"] for vote in decided["votes"]] == [filled]
+
+
+@simulated
+async def test_defaults_that_add_too_much_to_a_form_are_refused(mill: Cluster) -> None:
+    worker = await mill.process()
+    item = {"type": "object", "properties": {"x": {"default": "x" * 20_000}}}
+    run_id = await _asked(mill, worker, human("ok", form={"properties": {"rows": {"type": "array", "items": item}}}))
+    asked = worker.engine.decide(run_id, "ok", "approve", actor="ada", form={"rows": [{}] * 1_000})
+    assert await unchanged(mill, run_id, asked) == "form_too_large"
+
+
 @pytest.mark.parametrize("form", [{"x": float("nan")}, {"x": object()}, {"x": "\ud800"}])
 @simulated
 async def test_a_form_that_is_not_json_is_refused(mill: Cluster, form: Any) -> None:

@@ -155,6 +155,7 @@ PROBLEMS: list[tuple[str, str, Any]] = [
     ("schema_invalid", "/inputs/type", document(node("a"), inputs={"type": "objekt"})),
     ("schema_invalid", "/inputs/default", document(node("a"), inputs={"type": "object", "default": 3})),
     ("schema_invalid", "/inputs", document(node("a"), inputs={"name": "string", "age": "integer"})),
+    ("template_type", "/nodes/0/config/0/x", document(node("a", config=[{"x": "{{ run.name }}"}]))),
     ("unknown_reference", "/nodes/0/config/0/x", document(node("a", config=[{"x": "{{ b.output }}"}]))),
     ("unknown_reference", "/outputs/x", document(node("a"), outputs={"x": "{{ b.output }}"})),
     ("self_reference", "/nodes/0/config", document(node("a", config="{{ a.output }}"))),
@@ -178,12 +179,17 @@ WARNINGS: list[tuple[str, str, Any]] = [
     ("early_reference", "/nodes/3/config", diamond(join="any", config="{{ b.output }}")),
     ("ignored_key", "/nodes/0/limits", document(node("a", limits={"max_hops": 9}))),
     ("ignored_key", "/nodes/0/config_ref", document(node("a", config_ref="sha256:1", agent_config={}))),
+    (
+        "undeclared_key",
+        "/nodes/1/config",
+        document(node("a", type="form"), node("b", "a", config="{{ a.output.amout }}")),
+    ),
     ("dollar_template", "/nodes/0/config/a", document(node("a", config={"a": "${{ inputs.price }}"}))),
     (
         "unknown_input",
         "/nodes/0/config",
         document(
-            node("a", config="{{ inputs.custmer }}"),
+            node("a", config="{{ inputs.custmer | default('') }}"),
             inputs={"type": "object", "properties": {"customer": {}}, "additionalProperties": False},
         ),
     ),

@@ -440,6 +440,131 @@ def test_nothing_is_said_of_what_may_work(condition: dict[str, Any]) -> None:
     compile_document(document(node("a", type="score"), node("b", "a", when=condition), inputs=INPUTS), TYPES)
 
 
+FORM = {"type": "object", "properties": {"amount": {"type": "integer"}, "why": {"type": "string"}}}
+CLOSED = {**FORM, "additionalProperties": False}
+SHARED = {"$defs": {"sum": CLOSED}, "properties": {"total": {"$ref": "#/$defs/sum"}}}
+SCRIPT = {"provider": "scripted", "answers": ["x"]}
+ASK = {"id": "a", "type": "human", "config": {"title": "?", "form": CLOSED}}
+MODEL = {"id": "a", "type": "llm", "config": {**SCRIPT, "prompt": "?", "schema": CLOSED}}
+PLAIN = {"id": "a", "type": "llm", "config": {**SCRIPT, "prompt": "?"}}
+AGENT = {"id": "a", "type": "agent", "config": {**SCRIPT, "prompt": "?", "output_schema": CLOSED}}
+LABELS = {"id": "a", "type": "classify", "config": {**SCRIPT, "text": "?", "labels": {"spam": "", "ham": ""}}}
+MULTI = {**LABELS, "config": {**LABELS["config"], "multi": True}}
+LATE = {**LABELS, "config": {**LABELS["config"], "multi": "{{ inputs.flag }}", "labels": ["{{ inputs.flag }}"]}}
+
+
+def form(schema: Any) -> dict[str, Any]:
+    return {**ASK, "config": {"title": "?", "form": schema}}
+
+
+def read_by(first: dict[str, Any], template: Any) -> Any:
+    return document(first, node("b", "a", config=template), inputs=INPUTS)
+
+
+@pytest.mark.parametrize(
+    ("first", "template", "message", "hint"),
+    [
+        (ASK, "{{ a.output.comment }}", 'a.output never has a key "comment"', "did you mean `comments`?"),
+        (ASK, "{{ a.comment }}", 'a.output never has a key "comment"', "did you mean `comments`?"),
+        (ASK, "by {{ nodes['a'].output.by }}", 'nodes.a.output never has a key "by"', "known keys: decision"),
+        (ASK, "{{ a.output.comment or '' }}", 'a.output never has a key "comment"', "did you mean `comments`?"),
+        (ASK, "{{ a.output.comment | upper }}", 'a.output never has a key "comment"', "did you mean `comments`?"),
+        (ASK, "{{ a.output.form.amout }}", 'a.output.form never has a key "amout"', "did you mean `amount`?"),
+        (ASK, "{{ a.output.form.amount.x }}", "a.output.form.amount is an integer, so", ""),
+        (ASK, "{% if a.output.form.who %}x{% endif %}", 'a.output.form never has a key "who"', "did you mean `why`?"),
+        (form(SHARED), "{{ a.output.form.total.x }}", 'a.output.form.total never has a key "x"', "known keys: amount"),
+        (MODEL, "{{ a.output.value.amout }}", 'a.output.value never has a key "amout"', "did you mean `amount`?"),
+        (PLAIN, "{{ a.output.value }}", 'a.output never has a key "value"', "known keys: text"),
+        (AGENT, "{{ a.output.value.amout }}", 'a.output.value never has a key "amout"', "did you mean `amount`?"),
+        (LABELS, "{{ a.output.labels }}", 'a.output never has a key "labels"', "did you mean `label`?"),
+        (MULTI, "{{ a.output.label }}", 'a.output never has a key "label"', "did you mean `labels`?"),
+        (ASK, "{{ a.output.decision }} {{ ctx.a.meta.state }}", 'ctx.a.meta never has a key "state"', ""),
+        (ASK, "{{ inputs.amout }}", 'inputs never has a key "amout"', "did you mean `amount`?"),
+        (ASK, "{{ inputs.flag.x }}", "inputs.flag is a string, so", ""),
+        (ASK, "{{ iteration.x }}", "iteration is an integer, so", ""),
+    ],
+)
+def test_a_template_reads_keys_that_can_be_there(first: dict[str, Any], template: str, message: str, hint: str) -> None:
+    with pytest.raises(Rejected) as refusal:
+        compile_document(read_by(first, template), TYPES)
+    (problem,) = refusal.value.problems
+    assert (problem.code, problem.path) == ("template_type", "/nodes/1/config")
+    assert problem.message.startswith(f"node `b`: {message}")
+    assert problem.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("first", "template"),
+    [
+        (ASK, "{{ a.output.comments }} {{ a.decision }} {{ a.output.form.amount }}"),
+        (ASK, "{{ a.output.comment | default('none') }}"),
+        (ASK, "{{ (a.output.comment if inputs.flag else a.output.other) | d('none') }}"),
+        (ASK, "{% if a.output.comment is defined %}{{ a.output.comment.x }}{% endif %}"),
+        (ASK, "{{ a.output.comment if 'comment' in a.output else '' }}"),
+        (ASK, "{% set x = a.output.comment %}{{ x | default('') }}"),
+        (ASK, "{{ [a.output.comment, a.output.comments] | select('defined') | first }}"),
+        (ASK, "{{ a.output.get('comment', '') }}"),
+        (ASK, "{{ a.output[inputs.flag] }}"),
+        (ASK, "{{ a.output.comments[0].x }}"),
+        ({**ASK, "on_error": "continue"}, "{{ a.output.error.code }}"),
+        ({**ASK, "map": {"over": [1]}}, "{{ a.output[0].anything }} {{ a.output }}"),
+        (form({"type": "object"}), "{{ a.output.form.anything }}"),
+        (form({**FORM, "additionalProperties": True}), "{{ a.output.form.anything }}"),
+        (form({**FORM, "patternProperties": {"^x": True}}), "{{ a.output.form.x1 }}"),
+        (form("{{ inputs.flag }}"), "{{ a.output.form.anything }}"),
+        ({"id": "a", "type": "human"}, "{{ a.output.form.anything }}"),
+        ({"id": "a", "type": "llm", "config_ref": "sha256:" + "0" * 64}, "{{ a.output.value }}"),
+        ({**MODEL, "config": {**MODEL["config"], "schema": True}}, "{{ a.output.value.anything }}"),
+        (LATE, "{{ a.output.label }} {{ a.output.labels }}"),
+        (node("a"), "{{ a.output.anything }}"),
+    ],
+)
+def test_a_template_may_read_what_is_open_or_has_a_default(first: dict[str, Any], template: str) -> None:
+    assert not compile_document(read_by(first, template), TYPES).warnings
+
+
+def test_keys_are_checked_wherever_a_template_stands() -> None:
+    wrong = "{{ a.output.comment }}"
+    undo = {"type": "value", "config": {"x": "{{ output.texts }}"}}
+    nodes = [ASK, node("b", "a", map={"over": wrong}), {**PLAIN, "id": "c", "compensator": undo}]
+    with pytest.raises(Rejected) as refusal:
+        compile_document(document(*nodes, outputs={"x": wrong}), TYPES)
+    places = ["/nodes/1/map/over", "/nodes/2/compensator/config/x", "/outputs/x"]
+    assert [(each.code, each.path) for each in refusal.value.problems] == [("template_type", each) for each in places]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"config": "{{ a.output.form.amout }}"}, {"when": "ctx.a.output.form.amout > 1"}],
+)
+def test_a_key_that_an_open_form_does_not_declare_gets_a_warning(fields: dict[str, Any]) -> None:
+    (warning,) = compile_document(document(form(FORM), node("b", "a", **fields)), TYPES).warnings
+    assert warning.code == "undeclared_key"
+    assert warning.message.endswith('a.output.form has no key "amout"')
+    assert "amount" in warning.hint
+
+
+@pytest.mark.parametrize(
+    ("first", "when", "message"),
+    [
+        (LABELS, "ctx.a.output.label == 'spm'", 'ctx.a.output.label (a string) is never "spm"'),
+        (LABELS, "ctx.a.output.labels == []", 'ctx.a.output never has a key "labels"'),
+        (LABELS, "ctx.a.output.label == 'ham' || ctx.a.output.label != null", ""),
+        (LATE, "ctx.a.output.label == 'spm'", ""),
+    ],
+)
+def test_a_label_is_compared_with_the_labels(first: dict[str, Any], when: str, message: str) -> None:
+    workflow = document(first, node("b", "a", when=when), inputs=INPUTS)
+    if not message:
+        compile_document(workflow, TYPES)
+        return
+    with pytest.raises(Rejected) as refusal:
+        compile_document(workflow, TYPES)
+    (problem,) = refusal.value.problems
+    assert (problem.code, problem.message) == ("condition_type", f"node `b`: {message}")
+    assert problem.hint in ('did you mean "spam"?', 'did you mean "label"?')
+
+
 def test_a_node_sees_its_own_output() -> None:
     branch = {"rules": [{"condition": "output.score > 'x' || current.score == 'y'", "next_nodes": ["b"]}]}
     found = told(node("a", type="score", branch=branch), node("b"))

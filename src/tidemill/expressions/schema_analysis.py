@@ -1,20 +1,23 @@
-"""Bound the work that a schema can ask of the validator, before any value is checked.
+"""What can be said of a JSON Schema before any value is checked: the work it can ask for, and the keys it guarantees.
 
 A schema of forty lines can ask for 2^40 steps: each definition refers twice to the next. References are expanded as the
 validator follows them, up to a limit. A reference to a definition that is being expanded is recursion: it ends with the
 value, and the validator caches its decisions. Only where two such references can meet at the same place of a value does
-a list of errors grow without bound.
+a list of errors grow without bound. Of keys only what is certain counts: a schema that leaves something open, or refers
+outside itself, guarantees nothing. No expression language is imported here: most documents need no check of types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
-from tidemill.expressions.errors import shorten
+import msgspec
+
+from tidemill.expressions.errors import choices, listing, shorten
 from tidemill.expressions.scope import Json
 
 STEPS_MAX = 20_000
@@ -209,3 +212,180 @@ def _items(value: Json) -> list[Json]:
 
 def _entries(value: Json) -> dict[str, Json]:
     return value if isinstance(value, dict) else {}
+
+
+# What a schema guarantees for a chain of keys.
+
+Kinds = frozenset[str]
+
+
+class Choices(Kinds):
+    """The kinds of a value that is one of these."""
+
+    values: tuple[Json, ...] = ()
+
+    @classmethod
+    def of(cls, kinds: Kinds, values: Sequence[Json]) -> Choices:
+        found = cls(kinds)
+        found.values = tuple(values)
+        return found
+
+
+REFS_MAX = 20
+"""References followed from one schema to the next, so that a cycle ends."""
+
+_TYPES: dict[str, Kinds] = {
+    "null": frozenset({"null"}),
+    "boolean": frozenset({"bool"}),
+    "integer": frozenset({"int"}),
+    "number": frozenset({"int", "double"}),
+    "string": frozenset({"string"}),
+    "array": frozenset({"list"}),
+    "object": frozenset({"map"}),
+}
+_PYTHON = {type(None): "null", bool: "bool", int: "int", float: "double", str: "string", list: "list", dict: "map"}
+_OPENING = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "patternProperties")
+"""Keywords beside which `additionalProperties: false` is not taken at its word."""
+
+
+class MissingKey(msgspec.Struct, frozen=True):
+    """The key at this place of a chain can never be there."""
+
+    at: int
+    kinds: Kinds
+    """What the value is that has no such key."""
+    known: tuple[str, ...] = ()
+    """The keys that it can have, if it is an object."""
+    undeclared: bool = False
+    """It may be there all the same: the schema does not exclude it."""
+
+    def below(self, depth: int) -> MissingKey:
+        """The same place, of a chain with as many keys before it."""
+        return MissingKey(self.at + depth, self.kinds, self.known, self.undeclared)
+
+    def message(self, where: str, key: str) -> str:
+        """Say it of the value that has no such key."""
+        if self.kinds != {"map"}:
+            return f'{where} is {kinds_text(self.kinds)}, so it has no key "{key}"'
+        return f'the schema of {where} has no key "{key}"' if self.undeclared else f'{where} never has a key "{key}"'
+
+    @property
+    def others(self) -> str:
+        """A hint with the keys that there can be."""
+        return f"known keys: {listing(self.known) or 'none'}" if self.kinds == {"map"} else ""
+
+
+def expected(schema: Json, keys: Sequence[str], *, declared: bool = False) -> Kinds | MissingKey | None:
+    """Follow keys into a schema: the possible kinds, the key that is missing, or None if nothing is certain.
+
+    With `declared`, a key is also missing where an object's schema has other properties and says nothing of more.
+    """
+    here = _followed(schema, schema)
+    for at, key in enumerate(keys):
+        if here is None:
+            return None
+        kinds = _kinds(here)
+        if kinds is not None and "map" not in kinds:
+            return MissingKey(at, kinds)
+        properties = here.get("properties", {})
+        if not isinstance(properties, dict):
+            return None
+        if key in properties:
+            here = _followed(schema, properties[key])
+        elif here.get("additionalProperties") is False and not any(word in here for word in _OPENING):
+            return MissingKey(at, _TYPES["object"], tuple(properties))
+        elif declared and properties and not any(word in here for word in ("additionalProperties", *_OPENING)):
+            return MissingKey(at, _TYPES["object"], tuple(properties), undeclared=True)
+        else:
+            return None
+    return None if here is None else _kinds(here)
+
+
+def _followed(root: Json, schema: Json) -> dict[str, Json] | None:
+    """Follow references within the document; None if one leads elsewhere."""
+    for _ in range(REFS_MAX):
+        if not isinstance(schema, dict) or ("$id" in schema and schema is not root):
+            return None
+        reference = schema.get("$ref")
+        if reference is None:
+            return schema
+        schema = _pointed(root, reference)
+    return None
+
+
+def _pointed(root: Json, reference: Json) -> Json:
+    if not isinstance(reference, str) or not reference.startswith("#/") or "%" in reference:
+        return None
+    for step in reference[2:].split("/"):
+        root = root.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(root, dict) else None
+    return root
+
+
+def _kinds(schema: dict[str, Json]) -> Kinds | None:
+    given, kinds = schema.get("type"), None
+    if given is not None:
+        names = given if isinstance(given, list) else [given]
+        found = [_TYPES.get(name) if isinstance(name, str) else None for name in names]
+        kinds = None if None in found else frozenset().union(*(kinds for kinds in found if kinds))
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(values, list):
+        return kinds
+    return Choices.of(frozenset(map(kind_named, values)) if given is None else kinds or frozenset(), values)
+
+
+def kind_named(value: Json) -> str:
+    """Name the kind of a value; a whole number is an integer to a schema, however it is written."""
+    return "int" if isinstance(value, float) and value.is_integer() else _PYTHON[type(value)]
+
+
+_WORDS = {"bool": "a boolean", "int": "an integer", "uint": "an unsigned integer", "double": "a double"} | {
+    "string": "a string",
+    "list": "a list",
+    "map": "an object",
+}
+
+
+def kinds_text(kinds: Kinds) -> str:
+    if kinds == {"int", "double"}:
+        return "a number"
+    return " or ".join(_WORDS.get(kind, kind) for kind in sorted(kinds))
+
+
+# A schema in words.
+
+ELSE = "something else that the schema allows"
+KINDS = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "null": "null",
+    "number": "a number",
+    "object": "an object",
+    "string": "a string",
+}
+
+
+def described(schema: Json) -> str:
+    described = schema.get("description") if isinstance(schema, dict) else None
+    return shorten(described, 120) if isinstance(described, str) else ""
+
+
+def takes_of(schema: Json) -> str:
+    """What a key takes, in the words of its schema if it has some; empty if that cannot be said shortly."""
+    wanted = described(schema) or wanted_by(schema)
+    return "" if wanted == ELSE else wanted
+
+
+def wanted_by(schema: Json) -> str:
+    match schema:
+        case {"const": value}:
+            return choices([value])
+        case {"enum": list(values)}:
+            return choices(values)
+        case {"type": str(kind), "pattern": str(pattern)}:
+            return f"{KINDS.get(kind, kind)} like {shorten(pattern, 60)}"
+        case {"type": str(kind)}:
+            return KINDS.get(kind, kind)
+        case {"required": [*keys]}:
+            return f"an object with {', '.join(map(str, keys))}"
+    return ELSE
