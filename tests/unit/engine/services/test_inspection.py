@@ -182,7 +182,7 @@ async def test_why_leads_on_to_the_child_that_failed(mill: Cluster) -> None:
     run = await worker.run(document(child("c", "sub")), key="r")
     found = await worker.engine.why("r")
     assert (run.status, found.command) == ("FAILED", "tidemill why r.c.1")
-    assert (await worker.engine.why("r.c.1")).command == "tidemill runs retry {run}"
+    assert (await worker.engine.why("r.c.1")).command == "tidemill runs retry r"
     missing = await worker.run(document(child("c", "nowhere")))
     assert (await worker.engine.why(missing.run_id)).command == "tidemill runs retry {run}"
 
