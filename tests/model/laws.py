@@ -52,6 +52,7 @@ def check_letters(events: Iterable[AnyEvent], state: State) -> None:
         (each.node, each.visit, each.index)
         for each in failed
         if not each.tolerated and each.error.code != UPSTREAM_FAILED and (each.node, each.visit) not in handled
+        if each.error.index == NOT_AN_ITEM  # The letter of a map that an item failed is the item's.
     ]
     assert written == due, f"dead letters {written}, due {due}"
     assert state.status == "FAILED" or not state.dead_letters, f"{state.dead_letters} open, the run is {state.status}"

@@ -378,7 +378,8 @@ class RemoteInspection(RemoteService):
         last: LogLine | None = None
         while True:
             # Checked first: lines from before the end are written before the end is reported.
-            over = (await self._ask(Route("GET", "/runs/{run_id}"), {"run_id": run_id}))["ended_ms"] is not None
+            view = await self._ask(Route("GET", "/runs/{run_id}"), {"run_id": run_id})
+            over = view["ended_ms"] is not None and view["rollback"]["status"] != "running"
             lines = await self.logs(run_id, node, **more)
             known = len(lines) - lines[::-1].index(last) if last in lines else 0
             for line in lines[known:]:

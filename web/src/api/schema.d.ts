@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document f8126e99ca8f85f7.
+// Made by `make web-types` from the OpenAPI document 2b3eb27a7f94add1.
 
 export interface paths {
     "/livez": {
@@ -3347,6 +3347,7 @@ export interface components {
             at_ms: number;
             source: string;
             text: string;
+            undo: boolean;
         };
         RunDocument: {
             document: unknown;

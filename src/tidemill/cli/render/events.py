@@ -312,9 +312,13 @@ class LogPrinter:
         moment = datetime.fromtimestamp(line.at_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         at = f"{moment}.{line.at_ms % 1_000:03d}Z  " if self._wanted.timestamps else ""
         label = where({"node": line.node, "visit": line.visit, "index": line.index})
-        label += f":{line.attempt}" if line.attempt > 1 else ""
+        if self._wanted.node is not None:
+            label = "undo" if line.undo else ""
+        elif line.undo:
+            label = f"undo {label}"
+        label += f":{line.attempt}" if label and line.attempt > 1 else ""
         label = sanitize(label if len(label) <= LABEL_COLUMNS_MAX else label[: LABEL_COLUMNS_MAX - 1] + "…")
-        label = "" if self._wanted.node is not None else f"{label:<12}  "
+        label = f"{label:<12}  " if label else ""
         text = self._paint(sanitize(line.text), _LEVEL_COLOURS.get(line.source, ""))
         print(f"{self._paint(at, DIM)}{self._paint(label, DIM)}{text}".rstrip(), flush=True)
 

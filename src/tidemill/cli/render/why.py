@@ -199,19 +199,13 @@ def _link(link: Link, error: Failure) -> str:
     return ": ".join(filter(None, (words, names(link.nodes.names))))
 
 
-def _dead_letters(found: Explanation) -> str:
-    """Their number. A failed map has two: its own and that of the item it failed with."""
-    item = found.first_cause is not None and item_or_none(found.first_cause.index) is not None
-    return "2: the item and its map" if item and found.dead_letters == 2 else str(found.dead_letters or "")
-
-
 def _whole(found: Explanation) -> Iterator[tuple[str, str]]:
     yield "since", moment(found.since_ms) if found.first_cause is None and not found.blockers else ""
     yield "reason", found.reason if not found.blockers else ""
     yield "deadline", moment(found.deadline.until_ms) if found.deadline is not None else ""
     yield "tolerated", names(found.tolerated.names)
     yield "unread", names(f"{name} ({number})" for name, number in found.unread.items())
-    yield "dead letters", _dead_letters(found)
+    yield "dead letters", str(found.dead_letters or "")
     if found.rollback != "none":
         left = names(step_name(key) for key in found.left.names)
         yield "rollback", found.rollback + (f", not undone: {left}" if left else "")

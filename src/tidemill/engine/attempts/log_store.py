@@ -43,6 +43,8 @@ class AttemptId(msgspec.Struct, frozen=True, gc=False, order=True):
     visit: int
     index: int
     attempt: int
+    undo: bool = False
+    """It is an attempt of the compensator, which has numbers of its own."""
 
 
 class LogRecord(msgspec.Struct, frozen=True):
@@ -52,12 +54,13 @@ class LogRecord(msgspec.Struct, frozen=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[StoredLine])
-_KEY = re.compile(r"(.*)/([A-Za-z_][A-Za-z0-9_-]*)/(\d+)/(-?\d+)/(\d+)/(\d+)/(\d+)", re.DOTALL)
+_KEY = re.compile(r"(.*)/([A-Za-z_][A-Za-z0-9_-]*)/(\d+)/(-?\d+)/(u?)(\d+)/(\d+)/(\d+)", re.DOTALL)
 
 
 def key_of(run_id: str, place: AttemptId, token: int, segment: int) -> str:
     """The key of a segment's stream; with the token, a lost worker's successor writes later segments of its own."""
-    return f"{run_id}/{place.node}/{place.visit}/{place.index}/{place.attempt}/{token}/{segment}"
+    attempt = f"{'u' if place.undo else ''}{place.attempt}"
+    return f"{run_id}/{place.node}/{place.visit}/{place.index}/{attempt}/{token}/{segment}"
 
 
 class LogSegment(msgspec.Struct, frozen=True):
@@ -72,8 +75,8 @@ def segment_of(run_id: str, stream: Stream) -> LogSegment | None:
     found = _KEY.fullmatch(stream.key)
     if found is None or found[1] != run_id:
         return None
-    visit, index, attempt, token, number = map(int, found.groups()[2:])
-    return LogSegment(AttemptId(found[2], visit, index, attempt), token, number, stream)
+    visit, index, attempt, token, number = map(int, found.group(3, 4, 6, 7, 8))
+    return LogSegment(AttemptId(found[2], visit, index, attempt, found[5] == "u"), token, number, stream)
 
 
 class AttemptLogWriter:
@@ -181,6 +184,8 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """`stdout`, `stderr`, the level of a log record in small letters, or `traceback`."""
     text: str
     """Without the end of the line."""
+    undo: bool = False
+    """The compensator of the node said it; `attempt` is the compensator's."""
 
 
 class Lines:

@@ -221,7 +221,7 @@ class AttemptOutput:
     @property
     def _place(self) -> AttemptId:
         task = self._task
-        return AttemptId(task.node, task.visit, task.index, self._attempt)
+        return AttemptId(task.node, task.visit, task.index, self._attempt, task.kind == "undo")
 
     @property
     def mask(self) -> Mask:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,11 +16,12 @@ from tidemill.engine.services.runs import RunService
 from tidemill.engine.validation import check_limit, check_place
 from tidemill.engine.views import error_view
 from tidemill.errors import Rejected, rejected
+from tidemill.kernel.activation import items_merged
 from tidemill.kernel.commands import CloseDeadLetter, Retry
 from tidemill.kernel.events import AnyEvent, DeadLetterClosed
 from tidemill.kernel.evolve import replay
 from tidemill.kernel.explain.survey import label
-from tidemill.kernel.state import key_at
+from tidemill.kernel.state import DeadLetter, key_at
 
 OPEN = "status:open"
 TERMS = ("status", "run", "workflow", "node", "code")
@@ -66,12 +67,17 @@ class DeadLetterService:
     async def show(
         self, run_id: str, node: str, *, visit: int | None = None, index: int | None = None
     ) -> dict[str, Any]:
-        """One dead letter with the input that the node was given, rendered again from the log."""
+        """One dead letter with the input that the node was given, rendered again from the log.
+
+        Of a map without an index it is that of the item that failed the map.
+        """
         check_place(visit, index)
         entry = await self._context.entry(run_id)
         at = visit or entry.state.peek(node).visit
-        place = key_at(node, at, at_index(index))
-        letter = entry.state.letters.get(place)
+        letters = items_merged(entry.state.letters)
+        letter = letters.get(key_at(node, at, at_index(index)))
+        if letter is None and index is None and (key := _of_an_item(letters, node, at)):
+            letter, index = letters[key], int(key.rsplit("/", 1)[1])
         if letter is None:
             which = node if visit is None and index is None else label(node, at, at_index(index))
             message = f"{which} of this run has no dead letter"
@@ -111,7 +117,7 @@ class DeadLetterService:
             by = f" by {shown['closed_by']}" if shown["closed_by"] else ""
             hint = f"see `tidemill why {run_id}`"
             raise rejected("dead_letter_closed", f"the dead letter of {node} was closed by a retry{by}", hint=hint)
-        place: dict[str, Any] = {"node": node, "visit": shown["visit"], "index": at_index(index)}
+        place: dict[str, Any] = {"node": node, "visit": shown["visit"], "index": at_index(shown["index"])}
         close = CloseDeadLetter(id=command_id, actor=actor or None, reason=reason, **place)
         await self._context.command(run_id, close, reason=reason)
 
@@ -195,6 +201,12 @@ def _corrected(node: str | None, config: Any, operations: Any) -> list[dict[str,
 
 def _reprocessed(found: dict[str, ReprocessedRun], *, more: bool = False) -> Reprocessed:
     return Reprocessed(matched=sum(run.letters for run in found.values()), runs=tuple(found.values()), more=more)
+
+
+def _of_an_item(letters: Mapping[str, DeadLetter], node: str, visit: int) -> str:
+    """The key of the latest letter of a map's items; empty without one."""
+    keys = [key for key in letters if key.startswith(key_at(node, visit, 0).removesuffix("0"))]
+    return max(keys, key=lambda key: letters[key].seq, default="")
 
 
 def _closing(events: Sequence[AnyEvent], node: str, visit: int, index: int) -> DeadLetterClosed | None:

@@ -31,7 +31,15 @@ from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable,
 from tidemill.kernel.activation import Wait
 from tidemill.kernel.codec import decode_event, plain
 from tidemill.kernel.decide.waits import CHILD_FAILED
-from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef, NodeAppended, NodeFailed, RunCreated
+from tidemill.kernel.events import (
+    NOT_AN_ITEM,
+    AnyEvent,
+    BlobRef,
+    CompensationFailed,
+    NodeAppended,
+    NodeFailed,
+    RunCreated,
+)
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.survey import JobFact
@@ -58,7 +66,7 @@ TRACEBACK = "traceback"
 TYPE_WITHIN_BYTES = 24
 
 
-def _own_error(event: NodeFailed) -> bool:
+def _own_error(event: NodeFailed | CompensationFailed) -> bool:
     """Whether to show it here: a map fails with the error of an item, which is shown as the item's."""
     return event.index != NOT_AN_ITEM or event.error.index == NOT_AN_ITEM
 
@@ -532,13 +540,16 @@ class InspectionService:
         """The tracebacks of attempts that failed, line by line; the events of the run have them."""
         tail = await self._context.tail(run_id, after, None if until is None else until - after)
         # The type is at the beginning of a record; the others are not decoded.
-        records = (record for record in tail.records if record.find(b"NodeFailed", 0, TYPE_WITHIN_BYTES) >= 0)
-        failed = (event for event in map(decode_event, records) if isinstance(event, NodeFailed))
+        kinds = (b"NodeFailed", b"CompensationFailed")
+        records = (each for each in tail.records if any(each.find(kind, 0, TYPE_WITHIN_BYTES) >= 0 for kind in kinds))
+        failed = (event for event in map(decode_event, records) if isinstance(event, NodeFailed | CompensationFailed))
         return [
             shown_line(place, StoredLine(event.at_ms, TRACEBACK, text))
             for event in failed
             if event.error.traceback and _own_error(event)
-            if wanted(place := AttemptId(event.node, event.visit, event.index, event.attempt))
+            if wanted(
+                place := AttemptId(event.node, event.visit, event.index, event.attempt, type(event) is not NodeFailed)
+            )
             for text in event.error.traceback.rstrip().split("\n")
         ]
 

@@ -315,7 +315,9 @@ def fail_visit(
         # The workflow handles it, so no operator has to.
         follow(builder, node, end)
     else:
-        dead_letter(builder, node, visit.visit, NOT_AN_ITEM, attempts, error)
+        if error.index == NOT_AN_ITEM:
+            # The letter of a map that an item failed is the item's.
+            dead_letter(builder, node, visit.visit, NOT_AN_ITEM, attempts, error)
         fail_run(builder, node.id, visit.visit, error)
 
 

@@ -249,6 +249,26 @@ async def test_a_failure_shows_its_traceback_in_every_view(mill: Cluster) -> Non
 
 
 @simulated
+async def test_the_lines_of_compensators_are_told_apart(mill: Cluster) -> None:
+    """They have attempts of their own, and an unfinished line of the node does not run into theirs."""
+    calls = iter(range(9))
+
+    def undo() -> None:
+        print(f"undoing {next(calls)}")
+        raise KeyError("no")
+
+    worker = await mill.process(functions={"say": lambda: print("done", end=""), "undo": undo})
+    tried = {"type": "python", "config": {"function": "undo"}, "retry": {"max_attempts": 2, "backoff_seconds": 1}}
+    steps = (call("a", function="say", args={}, compensator=tried), node("f", "a", type="fail"))
+    run = await worker.run(document(*steps, on_failure={"compensate": "automatic"}))
+    lines = await worker.engine.logs(run.run_id)
+    said = [(line.undo, line.attempt, line.text) for line in lines if line.source == "stdout"]
+    assert said == [(False, 1, "done"), (True, 1, "undoing 0"), (True, 2, "undoing 1")]
+    failed = [(line.undo, line.attempt) for line in lines if line.text == "KeyError: 'no'"]
+    assert failed == [(True, 1), (True, 2)]
+
+
+@simulated
 async def test_the_item_of_a_map_is_told_once(mill: Cluster) -> None:
     worker = await mill.process(functions={"raises": _raises})
     once = {"max_attempts": 1}

@@ -76,7 +76,7 @@ def test_a_failed_item_fails_the_map_and_cancels_the_rest() -> None:
     run.wait("a[1]")
     assert run.fail("a[0]") == rows(
         "NodeStarted a[0]; NodeFailed a[0] code=boom; DeadLettered a[0] code=boom attempts=1; NodeCancelled a[1];"
-        "NodeFailed a code=boom counter=0; DeadLettered a code=boom attempts=1;"
+        "NodeFailed a code=boom counter=0;"
         "NodeFailed z attempt=0 code=upstream_failed counter=0; RunFailed node=a code=boom;"
         "drop wake a[1]"
     )

@@ -239,7 +239,7 @@ def test_an_item_that_waits_is_settled() -> None:
 def test_a_failed_item_is_settled_and_the_others_run_again() -> None:
     run = mapped(3, max_parallel=1)
     run.fail("m[0]")
-    assert run.override("m[0]")[3:] == rows(
+    assert run.override("m[0]")[2:] == rows(
         "NodeOverridden m[0]; NodeScheduled m held; NodeScheduled m[1] until=2; drop report; put run m[1]"
     )
     run.end("m[1]", "m[2]")

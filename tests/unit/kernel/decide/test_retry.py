@@ -334,7 +334,7 @@ def test_of_a_map_only_what_failed_or_was_cancelled_runs_again() -> None:
     run.fail("m[1]")
     assert run.retry() == rows(
         """
-        RunRetried; DeadLetterClosed m[1]; DeadLetterClosed m
+        RunRetried; DeadLetterClosed m[1]
         NodeScheduled m held; NodeScheduled m[1] until=2; NodeScheduled m[3] until=4
         drop report; put run m[1]; put run m[3]
         """
