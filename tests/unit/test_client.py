@@ -860,3 +860,34 @@ def test_a_child_that_was_changed_back_is_the_one_that_the_code_defines(tmp_path
             assert mill.run(parent, n=1).output == [f"{step}1", f"{step}1"]
             assert mill.run(child, n=2).output == f"{step}2"
             assert parent.document()["nodes"][0]["config"]["workflow"] == "child"
+
+
+@pytest.mark.parametrize(
+    ("ask", "code", "path"),
+    [
+        (lambda mill, run: mill.resolve(None), "run_id_invalid", "/run_id"),
+        (lambda mill, run: mill.resolve({"run_id": "x"}), "run_id_invalid", "/run_id"),
+        (lambda mill, run: mill.resolve(print), "run_id_invalid", "/run_id"),
+        (lambda mill, run: mill.bulk("retry", run_ids={"run_id": "x"}), "run_id_invalid", "/run_id"),
+        (lambda mill, run: mill.bulk("retry", run_ids=3), "run_id_invalid", "/run_id"),
+        (lambda mill, run: mill.rewind(run, None), "node_unknown", "/node"),
+        (lambda mill, run: mill.rewind(run_id=run, node={"id": "a"}), "node_unknown", "/node"),
+        (lambda mill, run: mill.override(run, 3, value=1), "node_unknown", "/node"),
+        (lambda mill, run: mill.decide(run, {}, "approve", actor="ada"), "node_unknown", "/node"),
+        (lambda mill, run: mill.approval(run, None), "node_unknown", "/node"),
+        (lambda mill, run: mill.fork(run, at="a"), "event_unknown", "/at"),
+        (lambda mill, run: mill.approvals(None), "query_invalid", "/terms"),
+        (lambda mill, run: mill.tag("typed", "stable", None), "version_unknown", "/version"),
+        (lambda mill, run: mill.start_many("typed", 3), "inputs_invalid", "/inputs"),
+        (lambda mill, run: mill.start_many("typed", {"a": 1}), "inputs_invalid", "/inputs"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_named(ask: Any, code: str, path: str) -> None:
+    with tidemill.open("memory://", work=False) as mill:
+        run = mill.start({"name": "typed", "nodes": [{"id": "a", "type": "value"}]})
+        with pytest.raises(tidemill.Rejected) as refused:
+            ask(mill, run)
+        assert mill.resolve(mill.show(run)) == run
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.path) == (code, path)
+    assert problem.hint

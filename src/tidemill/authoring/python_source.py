@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 
 from tidemill.authoring.reference import Json, Place, template_of
@@ -92,7 +92,8 @@ class _Writer:
         body = [self._node(node) for node in document["nodes"]]
         if "outputs" in document:
             body.append("    return " + self._written(document["outputs"], 4, outputs=True))
-        called = ", ".join(sorted(set(_registered(document["nodes"]))))
+        functions = _named(document["nodes"], "python", "function")
+        called = ", ".join(sorted(name for name in functions if ":" not in name))
         lines = [
             "import tidemill",
             "",
@@ -193,14 +194,21 @@ class _Writer:
         return found
 
 
-def _registered(nodes: list[Json]) -> Iterator[str]:
-    """The functions that nodes call by the names under which they are registered."""
-    for node in nodes:
-        for each in (node, node.get("compensator") or {}):
-            config = each.get("config")
-            name = config.get("function") if isinstance(config, dict) else None
-            if str(each.get("type")).partition("@")[0] == "python" and isinstance(name, str) and ":" not in name:
-                yield name
+def _named(nodes: list[Json], type_: str, field: str) -> set[str]:
+    """What nodes and compensators of a type name in this field of their config."""
+    configs = [
+        each["config"]
+        for node in nodes
+        for each in (node, node.get("compensator") or {})
+        if str(each.get("type")).partition("@")[0] == type_ and isinstance(each.get("config"), dict)
+    ]
+    return {config[field] for config in configs if isinstance(config.get(field), str)}
+
+
+def started_workflows(document: Mapping[str, Json]) -> list[str]:
+    """The other workflows that a document starts as children, as far as no template computes their names."""
+    names = _named(document["nodes"], "workflow", "workflow")
+    return sorted(name for name in names if not has_syntax(name) and name != document["name"])
 
 
 def _path(text: str) -> tuple[str | int, ...] | None:

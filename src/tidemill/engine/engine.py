@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial, wraps
+from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeGuard, TypeVar, cast, overload
 
 from tidemill.agents.port import AgentPort
@@ -40,7 +41,7 @@ from tidemill.engine.services.approvals import ApprovalService
 from tidemill.engine.services.blobs import COLLECT_EVERY_MS, BlobService
 from tidemill.engine.services.bulk import BulkService
 from tidemill.engine.services.concurrency import ConcurrencyService, KnownLimits
-from tidemill.engine.services.context import AnyRun, ServiceContext, run_id_of
+from tidemill.engine.services.context import AnyRun, ServiceContext, with_run_id
 from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.maintenance import MaintenanceService
@@ -57,7 +58,7 @@ from tidemill.engine.worker.leases import WorkerOptions
 from tidemill.engine.worker.registry import FORGET_EVERY_MS, Registry
 from tidemill.engine.worker.spans import RunSpans
 from tidemill.engine.worker.worker import Worker
-from tidemill.errors import Rejected
+from tidemill.errors import Rejected, rejected
 from tidemill.expressions.sandbox.pool import Isolation, NoSandbox
 from tidemill.handlers.contract import Handler, NodeContext
 from tidemill.handlers.python.functions import Function, add_functions, function_registry
@@ -77,8 +78,6 @@ TENANTS_KEPT = 1_000
 """Tenants whose services an engine keeps."""
 OWN_OPTIONS = ("key", "labels", "submitted_by", "correlation_id", "deadline_seconds", "traceparent")
 START_OPTIONS = (*OWN_OPTIONS, "timeout")
-RUN_ID = "run_id"
-"""The first parameter of the verbs that act on runs."""
 
 
 def service_verb(service: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Engine, P], T]:
@@ -103,15 +102,14 @@ def run_verb(
     service: str, method: Callable[Concatenate[Any, str, P], T]
 ) -> Callable[Concatenate[Engine, AnyRun, P], T]:
     """The same, of a method whose first parameter is the id of a run: a view or a row of the run will do."""
+    _, *listed = signature(method).parameters.values()
+    parameters = {each.name: each for each in listed}
 
     @wraps(method)
     def call(self: Engine, /, *args: Any, **kwargs: Any) -> T:
-        if args:
-            args = (run_id_of(args[0]), *args[1:])
-        elif RUN_ID in kwargs:
-            kwargs[RUN_ID] = run_id_of(kwargs[RUN_ID])
-        kwargs = {name: named(name, each) for name, each in kwargs.items()}
-        return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
+        positional, options = with_run_id(parameters, args, kwargs)
+        options = {name: named(name, each) for name, each in options.items()}
+        return cast(T, getattr(getattr(self, service), method.__name__)(*positional, **options))
 
     return cast("Callable[Concatenate[Engine, AnyRun, P], T]", call)
 
@@ -154,7 +152,7 @@ class Engine:
     facets = service_verb("runs", RunService.facets)
     histogram = service_verb("runs", RunService.histogram)
     failure_groups = service_verb("runs", RunService.failure_groups)
-    resolve = service_verb("runs", RunService.resolve)
+    resolve = run_verb("runs", RunService.resolve)
     cancel = run_verb("runs", RunService.cancel)
     pause = run_verb("runs", RunService.pause)
     resume = run_verb("runs", RunService.resume)
@@ -487,6 +485,9 @@ class Engine:
         with `keys`, one for each input, the call can be repeated. `workflow` is what `start` takes.
         """
         flow = None if isinstance(workflow, str) else authored(workflow)
+        if isinstance(inputs, (str, Mapping)) or not isinstance(inputs, Iterable):
+            message = f"many runs are started with a list of inputs, not with {type(inputs).__name__}"
+            raise rejected("inputs_invalid", message, path="/inputs", hint="write start_many(flow, [{…}, {…}])")
         return await self.runs.start_many(
             workflow if _is_name(workflow) else await self._published_as(workflow),
             inputs if flow is None else [flow.run_inputs(each) for each in inputs],

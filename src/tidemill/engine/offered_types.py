@@ -4,9 +4,9 @@ A worker writes a row per type that does not come with Tidemill when it starts, 
 confirms it once a day. The rows belong to the tenant of the worker's own row: a worker serves the jobs of every tenant,
 and is known to that one. A type of this process always wins over its row.
 
-A row holds data only. `check` is code: without it a document is checked against the schemas, and the worker checks the
-rest when the node runs. `capped` is code that decides how a node is compiled, so a type that has it gets no row: its
-nodes must not depend on who compiled them.
+A row holds data only. `check` and `output_keys` are code: without them a document is checked against the schemas, and
+the worker checks the rest when the node runs. `capped` is code that decides how a node is compiled, so a type that has
+it gets no row: its nodes must not depend on who compiled them.
 """
 
 from __future__ import annotations

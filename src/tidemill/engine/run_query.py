@@ -20,7 +20,7 @@ import msgspec
 from tidemill.engine.index_rows import WAITS, RunRow
 from tidemill.engine.versions import is_name
 from tidemill.engine.views import RunStatus
-from tidemill.errors import Problem, Rejected, offered
+from tidemill.errors import Problem, Rejected, offered, rejected
 
 QUERY_LENGTH_MAX = 10_000
 CONDITIONS_MAX = 100
@@ -326,8 +326,11 @@ def _no_workflow(name: str, path: str) -> Problem:
     return Problem(code="query_value_invalid", path=path, message=message, hint=hint)
 
 
-def checked_terms(terms: str | Iterable[str], fields: Sequence[str]) -> list[str]:
+def checked_terms(terms: Any, fields: Sequence[str]) -> list[str]:
     """The terms of another list, or a refusal of those that nothing in it is found by; text is split at its spaces."""
+    if not isinstance(terms, Iterable):
+        message = f"terms are text, or a list of them, not {type(terms).__name__}"
+        raise rejected("query_invalid", message, path="/terms", hint=f"such as {fields[0]}:…")
     given: list[Any] = terms.split() if isinstance(terms, str) else list(terms)
     problems = [
         Problem(

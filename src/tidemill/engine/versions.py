@@ -148,8 +148,13 @@ class History:
             if record.weights:
                 self.weights[record.tag] = dict(record.weights)
 
-    def numbered(self, number: int | str) -> Version:
+    def numbered(self, number: Any) -> Version:
         """The version of a number, as a caller gave it."""
+        if not isinstance(number, int | str):
+            message = f"a version is a number, not {type(number).__name__}"
+            raise rejected(
+                "version_unknown", message, path="/version", hint=f"`mill.versions({self.name!r})` lists them"
+            )
         # Longer numbers than any published version are not parsed.
         text = number if isinstance(number, str) else f"{number:d}" if abs(number) < 10**9 else "so large"
         known = not isinstance(number, bool) and _NUMBER.fullmatch(text)

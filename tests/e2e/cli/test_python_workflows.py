@@ -130,13 +130,19 @@ def test_exports_have_one_digest(inside: InProcessCli, form: str) -> None:
     digest = inside("validate", "my_flow.py", "--json").json["digest"]
     assert inside("publish", "my_flow.py").code == main.OK
     ending = {"python": "py"}.get(form, form)
-    for source in ("my_flow.py", "report", "report@1"):
+    prints = "`tidemill export child` prints it"
+    hints = {"my_flow.py": "`tidemill publish my_flow.py` does so", "report": prints, "report@1": prints}
+    for source, hint in hints.items():
         ended = inside("export", source, "--as", form)
-        assert (ended.code, ended.err) == (main.OK, ""), ended
+        note = f"It starts workflows that must be published, too: child ({hint}).\n"
+        assert (ended.code, ended.err) == (main.OK, note if form == "json" else ""), ended
+        assert form == "json" or ended.out.startswith(f"# {note}")
         file = Path(f"other_flow.{ending}")
         file.write_text(ended.out)
         sys.modules.pop("other_flow", None)
         assert inside("validate", str(file), "--json").json["digest"] == digest
+    alone = inside("export", "child", "--as", form)
+    assert (alone.err, alone.out.count("published, too")) == ("", 0)
 
 
 def test_an_export_of_nothing_is_refused(inside: InProcessCli) -> None:

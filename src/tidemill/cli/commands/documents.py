@@ -79,8 +79,8 @@ def title(workflow: Workflow) -> str:
 
 
 def export(source: str, form: Literal["yaml", "json", "python"], store: str) -> int:
-    """Print a document in one of its forms."""
-    from tidemill.authoring.python_source import python_source, readable
+    """Print a document in one of its forms, and which others it needs."""
+    from tidemill.authoring.python_source import python_source, readable, started_workflows
 
     found = _exported(source, store)
     normal, problems = normalise(found.document)
@@ -94,8 +94,24 @@ def export(source: str, form: Literal["yaml", "json", "python"], store: str) -> 
         from tidemill.kernel.document.text import as_yaml
 
         text = as_yaml(readable(normal))
+    if children := started_workflows(normal):
+        note = _note_of_children(source, children)
+        # JSON has no comments.
+        print(note, file=sys.stderr) if form == "json" else sys.stdout.write(f"# {note}\n")
     sys.stdout.write(text)
     return main.OK
+
+
+def _note_of_children(source: str, children: Sequence[str]) -> str:
+    """Which workflows must be published beside an exported one, and how."""
+    place = source.partition(":")[0]
+    if place.endswith(".py"):
+        how = f"`tidemill publish {source}` does so"
+    elif source == STDIN or place.endswith(FILE_ENDINGS) or os.path.exists(source):
+        how = "`tidemill publish FILE`"
+    else:
+        how = f"`tidemill export {children[0]}` prints {'the first' if len(children) > 1 else 'it'}"
+    return f"It starts workflows that must be published, too: {', '.join(children)} ({how})."
 
 
 def _exported(source: str, store: str) -> Source:

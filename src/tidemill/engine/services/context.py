@@ -7,8 +7,9 @@ raises what the kernel refuses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -61,8 +62,23 @@ def run_id_of(run: object) -> str:
 
 def run_ids_of(runs: AnyRun | Sequence[AnyRun]) -> list[str]:
     """The ids of several runs, or of one, each once."""
-    given = [runs] if isinstance(runs, AnyRun) else runs
-    return list(dict.fromkeys(map(run_id_of, given)))
+    given: Any = runs
+    are_many = isinstance(given, Iterable) and not isinstance(given, (str, Mapping))
+    return list(dict.fromkeys(map(run_id_of, given if are_many else [given])))
+
+
+def with_run_id(
+    parameters: Mapping[str, Parameter], args: Sequence[Any], given: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a verb with its first, a run, as the id of the run; refuses a node that is not an id."""
+    names = list(parameters)
+    for name, value in (*zip(names, args, strict=False), *given.items()):
+        may_be_none = name in parameters and parameters[name].default is None
+        if name == "node" and not isinstance(value, str) and not (value is None and may_be_none):
+            message = f"a node is given by its id, not as {type(value).__name__}"
+            raise rejected("node_unknown", message, path="/node", hint="the nodes of a run: mill.show(run).nodes")
+    by_name = {name: run_id_of(value) if name == names[0] else value for name, value in given.items()}
+    return [*map(run_id_of, args[:1]), *args[1:]], by_name
 
 
 @dataclass(slots=True)

@@ -241,6 +241,11 @@ class PatchService:
         `node` runs again there. `inputs` replace those of the same name; a JSON Patch, or a `document`, changes the
         graph. With `key` the call may be repeated.
         """
+        if at is not None and type(at) is not int:
+            hint = "`mill.events(run)` lists them; leave it out for all"
+            raise rejected(
+                "event_unknown", f"`at` is the number of an event, not {type(at).__name__}", path="/at", hint=hint
+            )
         fork_id = key if key is not None else self._context.ambient.new_id()
         change = Change(patch, document)
         await self.fork_as(
