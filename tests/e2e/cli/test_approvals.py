@@ -14,7 +14,7 @@ import pytest
 
 import tidemill
 from tests.fixtures.cli_store import CliStore
-from tests.fixtures.command_line import Conversation, InProcessCli, eventually, running
+from tests.fixtures.command_line import SECONDS_MAX, Conversation, InProcessCli, eventually, running
 from tidemill.cli import main
 from tidemill.cli.render.progress import Lines
 
@@ -304,7 +304,7 @@ def test_a_store_that_others_reach_is_named_in_the_command(
 
     def decide() -> None:
         with tidemill.open(url, work=False) as mill:
-            assert told.wait(30)
+            assert told.wait(SECONDS_MAX / 2)
             (row,), _ = mill.approvals(["status:pending"])
             mill.decide(row.run_id, "review", "approve", actor="ada")
 

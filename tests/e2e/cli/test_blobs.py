@@ -12,7 +12,7 @@ import pytest
 
 import tidemill
 from tests.fixtures.cli_store import CliStore
-from tests.fixtures.command_line import COMMAND, environment, on_terminal, process
+from tests.fixtures.command_line import COMMAND, SECONDS_MAX, environment, on_terminal, process
 from tidemill.blobs.contract import digest_of
 from tidemill.cli import main
 from tidemill.cli.render.tables import file_words, size_of
@@ -33,16 +33,14 @@ def url(tmp_path: Path) -> str:
 
 
 def test_bytes_pass_through_pipes_unchanged(url: str) -> None:
-    put = subprocess.run(
-        [*COMMAND, "blobs", "put", "-", "--store", url], input=BYTES, capture_output=True, env=environment(), check=True
-    )
+    bounded: dict[str, Any] = {"env": environment(), "timeout": SECONDS_MAX, "check": True}
+    put = subprocess.run([*COMMAND, "blobs", "put", "-", "--store", url], input=BYTES, capture_output=True, **bounded)
     assert put.stdout.decode().strip() == digest_of(BYTES)
     for output in ((), ("-o", "-")):
         got = subprocess.run(
             [*COMMAND, "blobs", "get", digest_of(BYTES), *output, "--store", url],
             capture_output=True,
-            env=environment(),
-            check=True,
+            **bounded,
         )
         assert got.stdout == BYTES
 

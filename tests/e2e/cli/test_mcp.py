@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 import tidemill
 from tests.fixtures.api_server import api_server
-from tests.fixtures.command_line import COMMAND, environment
+from tests.fixtures.command_line import COMMAND, SECONDS_MAX, environment
 from tests.fixtures.command_line import process as command
 from tidemill.api.auth import Access
 from tidemill.async_client import AsyncTidemill
@@ -72,12 +72,12 @@ async def over_http(*words: str) -> AsyncIterator[str]:
     )
     try:
         assert child.stdout is not None
-        said = (await child.stdout.readline()).decode()
+        said = (await asyncio.wait_for(child.stdout.readline(), SECONDS_MAX)).decode()
         found = re.search(r"http://127.0.0.1:[0-9]+/mcp", said)
         assert found is not None, said
         yield found[0]
         child.terminate()
-        assert await child.wait() == 0
+        assert await asyncio.wait_for(child.wait(), SECONDS_MAX) == 0
     finally:
         if child.returncode is None:
             child.kill()

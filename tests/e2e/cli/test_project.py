@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tidemill
-from tests.fixtures.command_line import Conversation, InProcessCli, environment, on_terminal, process
+from tests.fixtures.command_line import SECONDS_MAX, Conversation, InProcessCli, environment, on_terminal, process
 
 SLOW = {
     "name": "slow",
@@ -36,6 +36,7 @@ def test_a_new_project_runs_and_its_test_passes(tmp_path: Path) -> None:
         cwd=shop,
         env=environment(),
         capture_output=True,
+        timeout=SECONDS_MAX,
         check=False,
     )
     assert b"1 passed" in tested.stdout, tested.stdout.decode()

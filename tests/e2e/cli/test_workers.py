@@ -18,7 +18,7 @@ import pytest
 
 import tidemill
 from tests.fixtures.cli_store import CliStore
-from tests.fixtures.command_line import eventually
+from tests.fixtures.command_line import SECONDS_MAX, eventually
 from tests.fixtures.scripted_functions import Ledger
 from tidemill.bootstrap import engine_at
 from tidemill.cli import main
@@ -283,7 +283,7 @@ async def test_a_result_that_comes_after_a_rewind_is_reported_as_discarded() -> 
 
     def slow() -> int:
         calls.append(1)
-        assert go[len(calls) - 1].wait(20)
+        assert go[len(calls) - 1].wait(SECONDS_MAX)
         return len(calls)
 
     engine = engine_at("memory://", functions={"slow": slow})
