@@ -47,6 +47,11 @@ _STRINGS = (
     *(uuid.UUID, decimal.Decimal, bytes, bytearray),
 )
 """Types that JSON writes as strings; paths are others."""
+_VARIED = (
+    *(datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal),
+    *(uuid.UUID, bytes, bytearray, PurePath, set, frozenset),
+)
+"""Types whose values JSON does not order as Python does, or writes in several ways, such as 2.2 and 2.20."""
 _LISTS = (list, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _OTHER_ARRAYS = (tuple, set, frozenset, collections.abc.Set, collections.abc.MutableSet)
@@ -185,7 +190,8 @@ def result_check(hint: Any) -> Converter | None:
     kind = hint if is_class and conversion_of(hint) == CONVERTED else ()
 
     def check(value: Any) -> None:
-        if not isinstance(value, kind):
+        # A condition compares dates as text, and a datetime is a date to Python.
+        if not isinstance(value, kind) or (kind is datetime.date and isinstance(value, datetime.datetime)):
             convert_(value)
 
     return check
@@ -272,6 +278,11 @@ def _model_fields(kind: Any) -> Mapping[str, Any]:
 def fields_of(hint: Any) -> Mapping[str, Any] | None:
     """The fields of a type that is an object in JSON, by key, with their hints; None where they are not known."""
     kind = _unwrapped(hint)
+    origin = typing.get_origin(kind)
+    if origin is not None and isinstance(parameters := getattr(origin, "__parameters__", None), tuple):
+        given = dict(zip(parameters, typing.get_args(kind), strict=False))
+        found = fields_of(origin)
+        return found and {name: _filled(each, given) for name, each in found.items()}
     if not isinstance(kind, type):
         return None
     if issubclass(kind, msgspec.Struct):
@@ -285,6 +296,47 @@ def fields_of(hint: Any) -> Mapping[str, Any] | None:
     if typing.is_typeddict(kind):
         return hints_of_class(kind)
     return None
+
+
+def _filled(hint: Any, given: Mapping[Any, Any]) -> Any:
+    """A hint with the types that were given for its type variables."""
+    if isinstance(hint, TypeVar):
+        return given.get(hint, Any)
+    open_ = getattr(hint, "__parameters__", ())
+    return hint[tuple(given.get(each, Any) for each in open_)] if open_ and typing.get_origin(hint) else hint
+
+
+def part_of(hint: Any, key: str | int) -> Any:
+    """The hint of a field or item of a value; Any where it is not known."""
+    hint = _unwrapped(hint)
+    if members := [each for each in _members(hint) if each is not type(None)]:
+        return typing.Union[tuple(part_of(each, key) for each in members)]  # noqa: UP007 - of a list
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _MAPPINGS and len(arguments) == 2:
+        return arguments[1]
+    if isinstance(key, str):
+        return (fields_of(hint) or {}).get(key, Any)
+    if origin is tuple and ... not in arguments and -len(arguments) <= key < len(arguments):
+        return arguments[key]
+    return item_of(hint)
+
+
+def varied_in(hint: Any, seen: tuple[type, ...] = ()) -> type | None:
+    """The first type in a hint that JSON does not compare as Python does."""
+    hint = _unwrapped(hint)
+    kind = typing.get_origin(hint) or hint
+    if kind is typing.Literal or kind in seen:
+        return None
+    parts = [each for each in typing.get_args(hint) if each is not ...]
+    if isinstance(kind, type) and not issubclass(kind, enum.Enum):
+        # Pydantic has its own, such as AwareDatetime.
+        if issubclass(kind, _VARIED) or kind in _OTHER_ARRAYS[1:] or kind.__name__.endswith("Datetime"):
+            return kind
+        has_hints = hasattr(kind, "_fields") or hasattr(kind, "__attrs_attrs__")
+        fields = hints_of_class(kind) if has_hints else fields_of(hint)
+        seen = (*seen, kind) if fields else seen
+        parts += (fields or {}).values()
+    return next(filter(None, (varied_in(each, seen) for each in parts)), None)
 
 
 def hints_of_class(kind: type) -> dict[str, Any]:

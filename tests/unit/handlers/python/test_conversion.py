@@ -325,6 +325,13 @@ def test_plain_hints_are_checked(hint: Any, good: list[Any], bad: list[Any]) -> 
                 each(value)
 
 
+def test_a_datetime_is_no_date() -> None:
+    check = result_check(date)
+    assert check is not None and not check(date(2030, 1, 31))
+    with pytest.raises(msgspec.ValidationError):
+        check(datetime(2030, 1, 31, tzinfo=UTC))
+
+
 def test_a_whole_number_becomes_a_float_where_one_is_wanted() -> None:
     convert_value = converter(list[float])
     assert convert_value is not None and repr(convert_value([1, 2.5])) == "[1.0, 2.5]"
