@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from functools import cached_property, update_wrapper, wraps
+from functools import cached_property, update_wrapper
 from os import PathLike
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
@@ -26,7 +26,7 @@ from tidemill.authoring.document_builder import (
     place_of_line,
 )
 from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of, misfit
-from tidemill.authoring.task_options import Options, OtherVerb, Seconds
+from tidemill.authoring.task_options import Options, OtherVerb, Seconds, told
 from tidemill.errors import Problem, for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
     ConversionError,
@@ -209,6 +209,9 @@ class Recordable(Generic[P, R]):
             message = f"{undo.name}, which undoes {self.__name__}, has the parameters {', '.join(left)}"
             hint = f"it may have parameters of {self.__name__}, and one more for the result"
             builder.problem("compensation_invalid", message, hint)
+        result = Reference(builder, Place(self.__name__), self.result_hint)
+        for name, value in {**passed, **dict.fromkeys(left[:1], result)}.items():
+            undo._check(builder, name, value)
         output = builder.template("{{ output }}", ())
         return undo._config({**passed, **dict.fromkeys(left[:1], output)})
 
@@ -277,29 +280,9 @@ class Recordable(Generic[P, R]):
             builder.problem("arguments_invalid", message, f"pass {known} of that type")
 
 
-def _told(method: Callable[..., T], usage: str) -> Callable[..., T]:
-    """A method that says what to write when its arguments are wrong."""
-    signature = inspect.signature(method)
-
-    @wraps(method)
-    def call(self: Recordable[..., Any], /, *args: Any, **kwargs: Any) -> T:
-        try:
-            signature.bind(self, *args, **kwargs)
-        except TypeError as error:
-            unknown = next((name for name in kwargs if name not in signature.parameters), "")
-            known = [name for name in signature.parameters if name != "self"]
-            hint = (
-                offered(unknown, known) if unknown and usage.startswith("options") else f"write {self.__name__}.{usage}"
-            )
-            raise TypeError(f"{self.__name__}.{method.__name__}(…): {error}; {hint}") from None
-        return method(self, *args, **kwargs)
-
-    return call
-
-
 if not TYPE_CHECKING:
-    Recordable.map = _told(Recordable.map, "map(items)")
-    Recordable.options = _told(Recordable.options, "options(name=value)(…)")
+    Recordable.map = told(Recordable.map, "map(items)")
+    Recordable.options = told(Recordable.options, "options(name=value)(…)")
 
 
 class Task(Recordable[P, R]):

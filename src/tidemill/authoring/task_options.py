@@ -5,10 +5,12 @@ An option says how the nodes of a call are run; what it may be is what the key o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tidemill.authoring.reference import Json
 from tidemill.errors import Problem, Rejected, offered
@@ -19,6 +21,7 @@ from tidemill.kernel.document.problems import DocumentPath, ProblemCollector
 if TYPE_CHECKING:
     from tidemill.authoring.decorators import Task
 
+T = TypeVar("T")
 Seconds = float | timedelta
 
 _ISOLATION = choice("inline", "thread", "process")
@@ -137,3 +140,23 @@ class OtherVerb:
         called = f"in a workflow function write {task.__name__}{called}"
         message = f"there is no `{self._name}`: {called}; a run is started by mill.start(workflow, …)"
         raise AttributeError(message, name=self._name, obj=task)
+
+
+def told(method: Callable[..., T], usage: str) -> Callable[..., T]:
+    """A method that says what to write when its arguments are wrong."""
+    signature = inspect.signature(method)
+
+    @wraps(method)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> T:
+        try:
+            signature.bind(self, *args, **kwargs)
+        except TypeError as error:
+            unknown = next((name for name in kwargs if name not in signature.parameters), "")
+            known = [name for name in signature.parameters if name != "self"]
+            hint = (
+                offered(unknown, known) if unknown and usage.startswith("options") else f"write {self.__name__}.{usage}"
+            )
+            raise TypeError(f"{self.__name__}.{method.__name__}(…): {error}; {hint}") from None
+        return method(self, *args, **kwargs)
+
+    return call

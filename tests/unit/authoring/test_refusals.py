@@ -280,6 +280,28 @@ def test_values_of_options_are_checked_where_they_are_written(options: dict[str,
     assert [each[:2] for each in refused(wrong)] == [("option_invalid", 2)]
 
 
+def test_arguments_of_a_compensator_have_its_types() -> None:
+    @task
+    def undo(n: str, result: list[int]) -> None: ...
+
+    @task
+    def cancel(n: int, result: int) -> None: ...
+
+    @task(compensate=undo)
+    def do(n: int) -> int:
+        return n
+
+    @workflow
+    def wrong(n: int) -> Any:
+        do(n)
+        double.options(compensate=cancel).map([n])
+        double.options(compensate=undo).map([n])
+
+    assert [each[:2] for each in refused(wrong)] == [("arguments_invalid", 2)] * 2 + [("arguments_invalid", 4)]
+    with pytest.raises(tidemill.Rejected, match=r"undo\(…\): `result` is list\[int\], and do is int"):
+        wrong.document()
+
+
 def test_a_method_is_no_task() -> None:
     with pytest.raises(TypeError, match=r"is a method, .* leave out `self`"):
 
