@@ -29,6 +29,7 @@ from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, 
 from tidemill.authoring.task_options import Options, OtherVerb, Seconds, told
 from tidemill.errors import Problem, for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
+    SECRET_HINT,
     ConversionError,
     Converter,
     ambiguity,
@@ -36,6 +37,7 @@ from tidemill.handlers.python.conversion import (
     hints_of,
     item_of,
     schemas_of,
+    secret_in,
     short,
     shown,
     to_json,
@@ -62,7 +64,7 @@ class Recordable(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], options: Options) -> None:
         self.function, self._options, self._declared = function, options, options
-        self._conversions: dict[str, tuple[str, Converter | None]] = {}
+        self._conversions: dict[str, tuple[str, str, Converter | None]] = {}
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -99,7 +101,7 @@ class Recordable(Generic[P, R]):
 
     def _check_items(self, builder: DocumentBuilder, name: str, items: Sequence[Any]) -> None:
         """Record the first item of a map that cannot have the type of its parameter."""
-        hint, (_, convert) = self.hints.get(name, Any), self._conversion(name)
+        hint, (*_, convert) = self.hints.get(name, Any), self._conversion(name)
         for number, item in enumerate(items):
             problem = misfit(hint, item, convert)
             if problem:
@@ -166,6 +168,7 @@ class Recordable(Generic[P, R]):
     ) -> Reference:
         """Add the node of a call, with its options and what undoes it."""
         options, mapped = self._options, over is not MISSING
+        self._check_result(builder)
         if not mapped:
             self._refuse_bounds(builder)
         hint = GenericAlias(list, (self.result_hint,)) if mapped else self.result_hint
@@ -179,6 +182,12 @@ class Recordable(Generic[P, R]):
         return builder.add(
             options.id or name, type_, config, keys=keys, after=after, over=over, hint=hint, own_id=own_id
         )
+
+    def _check_result(self, builder: DocumentBuilder) -> None:
+        """Record a return hint that no result keeps."""
+        if secret := self._conversion("return")[1]:
+            message = f"{self.__name__} returns {shown(self.result_hint)}, and {secret}"
+            builder.problem("hint_secret", message, SECRET_HINT)
 
     def _refuse_bounds(self, builder: DocumentBuilder) -> None:
         """Record bounds of a map that `options` was given for a call that is none; those of a decorator may stay."""
@@ -255,17 +264,21 @@ class Recordable(Generic[P, R]):
                 self._check(builder, name, value)
         return found
 
-    def _conversion(self, name: str) -> tuple[str, Converter | None]:
-        """What is ambiguous in the hint of a parameter, and what converts its arguments; found once for all calls."""
+    def _conversion(self, name: str) -> tuple[str, str, Converter | None]:
+        """What is ambiguous in the hint of a parameter, or secret, and what converts its arguments; found once."""
         if name not in self._conversions:
             hint = self.hints.get(name, Any)
-            self._conversions[name] = ambiguity(hint), converter(hint)
+            self._conversions[name] = ambiguity(hint), secret_in(hint), converter(hint)
         return self._conversions[name]
 
     def _check(self, builder: DocumentBuilder, name: str, value: Any) -> None:
         """Record an argument that cannot have the type of its parameter, and a type that no argument gets."""
         hint = self.hints.get(name, Any)
-        unclear, convert = self._conversion(name)
+        unclear, secret, convert = self._conversion(name)
+        if secret:
+            message = f"{self.__name__}(…): `{name}` is {shown(hint)}, and {secret}"
+            builder.problem("hint_secret", message, SECRET_HINT)
+            return
         if unclear and isinstance(self, Task):
             message = (
                 f"{self.__name__}(…): `{name}` is {shown(hint)}, and JSON does not tell the types of {unclear} apart"
@@ -435,6 +448,11 @@ class Workflow(Recordable[P, R]):
             name: Reference(builder, Place(None, (name,)), self.hints.get(name, Any))
             for name in self.signature.parameters
         }
+        builder.is_called = False
+        for name, reference in given.items():
+            self._check(builder, name, reference)
+        self._check_result(builder)
+        builder.is_called = True
         function: Callable[..., Any] = self.function
         returned = function(**given)
         return awaited_result(returned) if isinstance(returned, Coroutine) else returned

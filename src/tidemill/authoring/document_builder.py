@@ -49,10 +49,9 @@ from tidemill.authoring.reference import (
     template_of,
     text_template_of,
 )
-from tidemill.blobs.payloads import as_builtin
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.scope import RESERVED, has_syntax
-from tidemill.handlers.python.conversion import ConversionError, short, to_json
+from tidemill.handlers.python.conversion import ConversionError, plain, short, to_json
 from tidemill.kernel.document.fields import ident
 from tidemill.kernel.document.problems import DocumentPath, ProblemCollector
 
@@ -278,19 +277,19 @@ class DocumentBuilder:
             self._use(place_of(value), step, recorder_of(value))
             return template_of(place_of(value))
         try:
-            plain = to_json(value, self._foreign)
+            found = to_json(value, self._foreign)
         except ConversionError as error:
             hint = "pass JSON values, dataclasses or models, and results of tasks"
             self.problem("argument_not_json", f"{short(value)} cannot be written as JSON: {error}", hint)
             return None
-        return self._filled(plain, step, literal)
+        return self._filled(found, step, literal)
 
     def _foreign(self, value: Any) -> Any:
         if isinstance(value, Condition):
             raise TypeError("a comparison is not a value; compare inside a task")
         if isinstance(value, Reference):
             return recorder_of(value).template(template_of(place_of(value)), (place_of(value),))
-        return as_builtin(value)
+        return plain(value)
 
     def _filled(self, value: Json, step: Step | None, literal: bool) -> Json:
         if isinstance(value, str):

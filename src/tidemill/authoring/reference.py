@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
-from tidemill.blobs.payloads import as_builtin
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.conditions import parse_condition
 from tidemill.handlers.python.conversion import (
@@ -25,6 +24,7 @@ from tidemill.handlers.python.conversion import (
     json_kinds,
     key_of,
     part_of,
+    plain,
     short,
     shown,
     to_json,
@@ -275,9 +275,9 @@ def misfit(hint: Any, value: Any, convert: Callable[[Any], Any] | None) -> str:
     if convert is None:
         return ""
     try:
-        plain = to_json(value, _no_reference)
-        if BEGIN.encode() not in msgspec.json.encode(plain):
-            convert(plain)
+        found = to_json(value, _no_reference)
+        if BEGIN.encode() not in msgspec.json.encode(found):
+            convert(found)
     except msgspec.ValidationError as error:
         return f"{short(value)} is not: {error}"
     except (_HasReference, *ConversionError):
@@ -292,7 +292,7 @@ class _HasReference(Exception):
 def _no_reference(value: Any) -> Any:
     if isinstance(value, Reference):
         raise _HasReference
-    return as_builtin(value)
+    return plain(value)
 
 
 # As a template.

@@ -18,9 +18,9 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ PLAIN, CONVERTED, OPAQUE = range(3)
 """What a hint asks for: JSON as it is, a conversion, or a type that Tidemill cannot make of JSON."""
 
 VALUE_SHOWN_MAX = 80
+SECRET_HINT = 'read it where it is used: context.secrets["NAME"]'
 
 _EXACT = (type(None), str, int, float, bool, list, dict)
 """Types whose own values need no conversion."""
@@ -240,11 +241,6 @@ def short(value: Any) -> str:
     return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
 
 
-def to_json(value: Any, hook: Callable[[Any], Any] = as_builtin) -> Any:
-    """Any value as JSON; `hook` is asked for those of foreign types. Raises one of `ConversionError`."""
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=hook)
-
-
 def _decode(kind: type, value: Any) -> Any:
     if is_model(kind):
         return kind.model_validate(value)  # type: ignore[attr-defined]
@@ -321,22 +317,53 @@ def part_of(hint: Any, key: str | int) -> Any:
     return item_of(hint)
 
 
-def varied_in(hint: Any, seen: tuple[type, ...] = ()) -> type | None:
-    """The first type in a hint that JSON does not compare as Python does."""
+def kinds_in(hint: Any, field: str = "", seen: tuple[type, ...] = ()) -> Iterator[tuple[str, type]]:
+    """The types in a hint, each with the field that holds it (`Order.amount`); none for what an enum or literal is."""
     hint = _unwrapped(hint)
     kind = typing.get_origin(hint) or hint
-    if kind is typing.Literal or kind in seen:
-        return None
-    parts = [each for each in typing.get_args(hint) if each is not ...]
-    if isinstance(kind, type) and not issubclass(kind, enum.Enum):
-        # Pydantic has its own, such as AwareDatetime.
-        if issubclass(kind, _VARIED) or kind in _OTHER_ARRAYS[1:] or kind.__name__.endswith("Datetime"):
-            return kind
+    if kind is typing.Literal or kind in seen or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+        return
+    for each in typing.get_args(hint):
+        yield from kinds_in(each, field, seen)
+    if isinstance(kind, type):
+        yield field, kind
         has_hints = hasattr(kind, "_fields") or hasattr(kind, "__attrs_attrs__")
-        fields = hints_of_class(kind) if has_hints else fields_of(hint)
-        seen = (*seen, kind) if fields else seen
-        parts += (fields or {}).values()
-    return next(filter(None, (varied_in(each, seen) for each in parts)), None)
+        for name, each in ((hints_of_class(kind) if has_hints else fields_of(hint)) or {}).items():
+            yield from kinds_in(each, f"{shown(hint)}.{name}", (*seen, kind))
+
+
+def varied_in(hint: Any) -> type | None:
+    """The first type in a hint that JSON does not compare as Python does."""
+    # Pydantic has its own, such as AwareDatetime.
+    return next(
+        (
+            kind
+            for _, kind in kinds_in(hint)
+            if issubclass(kind, _VARIED) or kind in _OTHER_ARRAYS[1:] or kind.__name__.endswith("Datetime")
+        ),
+        None,
+    )
+
+
+def secret_in(hint: Any) -> str:
+    """What a hint holds that writes itself as asterisks, such as Pydantic's SecretStr; empty if it holds nothing."""
+    found = ((field, kind) for field, kind in kinds_in(hint) if hasattr(kind, "get_secret_value"))
+    return next((f"{field or 'it'} is a {kind.__name__}, which JSON shows as asterisks" for field, kind in found), "")
+
+
+secret_of_class: Callable[[Any], str] = lru_cache(secret_in)
+
+
+def plain(value: Any) -> Any:
+    """What a value of a foreign type is in JSON. Raises TypeError for others, and for those that hold secrets."""
+    if secret := secret_of_class(type(value)):
+        raise TypeError(f"{secret}; {SECRET_HINT}")
+    return as_builtin(value)
+
+
+def to_json(value: Any, hook: Callable[[Any], Any] = plain) -> Any:
+    """Any value as JSON; `hook` is asked for those of foreign types. Raises one of `ConversionError`."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=hook)
 
 
 def hints_of_class(kind: type) -> dict[str, Any]:
