@@ -13,6 +13,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import importlib
 import inspect
 import re
 import types
@@ -86,7 +87,7 @@ def hints_of(function: Any) -> dict[str, Any]:
 
 def converter(hint: Any) -> Converter | None:
     """What checks a JSON value and makes one of the hint's type of it; None where any value will do."""
-    kind = conversion_of(hint)
+    kind, hint = conversion_of(hint), _with_tagged(hint)
     if kind == OPAQUE or any(_unwrapped(hint) is each for each in _ANYTHING) or isinstance(hint, TypeVar):
         return None
     try:
@@ -108,6 +109,31 @@ def converter(hint: Any) -> Converter | None:
     return converted
 
 
+class _Tagged(type):
+    """The class of a union whose members Pydantic tells apart; it has the methods of a model."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, cls.members)  # type: ignore[attr-defined]
+
+
+def _with_tagged(hint: Any) -> Any:
+    """A hint in which each union with a discriminator of Pydantic is one type, also inside of lists and mappings."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        inner, *details = arguments
+        marks = [each for each in details if getattr(each, "discriminator", None)]
+        members = tuple(filter(is_model, _members(inner)))
+        if not marks or not members:
+            return hint
+        adapter: Any = importlib.import_module(type(marks[0]).__module__.partition(".")[0]).TypeAdapter(hint)
+        methods = {"model_validate": adapter.validate_python, "model_json_schema": adapter.json_schema}
+        return _Tagged(shown(inner), (), {**methods, "model_dump": None, "members": members})
+    changed = tuple(map(_with_tagged, arguments))
+    if changed == arguments:
+        return hint
+    return typing.Union[changed] if origin in (typing.Union, types.UnionType) else origin[changed]  # noqa: UP007
+
+
 def _prepared(hint: Any) -> Any:
     """A struct with one field: msgspec prepares the type of a field once, and any other type at every call."""
     box = msgspec.defstruct("Value", [("value", hint)])
@@ -125,6 +151,7 @@ def ambiguity(hint: Any) -> str:
     """The union inside of a hint whose members JSON does not tell apart; the hint may itself be such a union."""
     if conversion_of(hint) == OPAQUE:
         return ""
+    hint = _with_tagged(hint)
     for each in _members(hint) or (hint,):
         try:
             _prepared(each)
@@ -222,7 +249,7 @@ def shown(hint: Any) -> str:
     """A hint as its author writes it."""
     if isinstance(hint, type) and not hasattr(hint, "__origin__"):
         return hint.__name__
-    return _MODULES.sub("", str(hint))
+    return _MODULES.sub("", str(_with_tagged(hint)))
 
 
 def failure_in(value: Any) -> str:
@@ -454,7 +481,7 @@ def item_of(hint: Any) -> Any:
 def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     """JSON Schemas of types, and the definitions that they share; a type that has none gets one that allows all."""
     models: dict[str, Any] = {}
-    hook = partial(_schema, models)
+    hook, hints = partial(_schema, models), [_with_tagged(each) for each in hints]
     try:
         schemas, shared = msgspec.json.schema_components(hints, schema_hook=hook, ref_template="#/$defs/{name}")
     except (TypeError, NotImplementedError, NameError):
@@ -470,12 +497,13 @@ def _schema(models: dict[str, Any], kind: type) -> dict[str, Any]:
     """The schema of a foreign type; what the schema of a model refers to is added to `models`."""
     if not is_model(kind):
         return {"type": "string"} if issubclass(kind, PurePath) else {}
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", kind.__name__)  # Of a generic model it has brackets, which no reference may.
     try:
-        schema: dict[str, Any] = kind.model_json_schema(ref_template=f"#/$defs/{kind.__name__}.{{model}}")  # type: ignore[attr-defined]
+        schema: dict[str, Any] = kind.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")  # type: ignore[attr-defined]
     except Exception:  # It has fields of types that Pydantic has no schema for.
         return {"type": "object", "title": kind.__name__}
     schema = _without_zones(schema)
-    models |= {f"{kind.__name__}.{name}": each for name, each in schema.pop("$defs", {}).items()}
+    models |= {f"{name}.{inner}": each for inner, each in schema.pop("$defs", {}).items()}
     return schema
 
 
