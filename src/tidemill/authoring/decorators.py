@@ -16,8 +16,6 @@ from os import PathLike
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
-import msgspec
-
 from tidemill.authoring.document_builder import (
     DocumentBuilder,
     awaited_result,
@@ -36,7 +34,7 @@ from tidemill.handlers.python.conversion import (
     converter,
     hints_of,
     item_of,
-    schemas_of,
+    parameters_schema,
     secret_in,
     short,
     shown,
@@ -474,26 +472,7 @@ class Workflow(Recordable[P, R]):
             if each.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
                 message = f"`{each}` of the workflow {self.name} cannot be passed by name"
                 raise rejected("parameter_unnamed", message, hint="inputs have names: take a list or a mapping")
-        if not parameters or "inputs" in self._head:
-            return {}
-        schemas, shared = schemas_of([self.hints.get(each.name, Any) for each in parameters])
-        properties: dict[str, Json] = {}
-        for each, schema in zip(parameters, schemas, strict=True):
-            properties[each.name] = schema
-            if each.default is not each.empty:
-                # By way of text, so that tuples are lists.
-                default = msgspec.json.decode(msgspec.json.encode(to_json(each.default)))
-                properties[each.name] = {**schema, "default": default}
-        required = [each.name for each in parameters if each.default is each.empty]
-        return {
-            "inputs": {
-                "type": "object",
-                "properties": properties,
-                **({"required": required} if required else {}),
-                "additionalProperties": False,
-                **({"$defs": shared} if shared else {}),
-            }
-        }
+        return {} if "inputs" in self._head else {"inputs": parameters_schema(parameters, self.hints)}
 
 
 @overload
@@ -547,7 +526,7 @@ def workflow(
     *,
     name: str | None = None,
     description: str | None = None,
-    inputs: Json = None,
+    inputs: Json = MISSING,
     defaults: Mapping[str, Json] | None = None,
     limits: Mapping[str, Json] | None = None,
     compensate: bool = False,
@@ -556,8 +535,8 @@ def workflow(
     """Make a function a workflow: `@tidemill.workflow`, or with arguments.
 
     Its parameters are the inputs, what it returns are the outputs, and the tasks it calls are the nodes. With
-    `compensate` a failed run is rolled back. `inputs` is a JSON Schema instead of the one that the parameters give;
-    `defaults`, `limits` and `retention` are those of a document.
+    `compensate` a failed run is rolled back. `inputs` is a JSON Schema instead of the one that the parameters give,
+    None for any; `defaults`, `limits` and `retention` are those of a document.
     """
     head = {
         "description": description,
@@ -567,7 +546,8 @@ def workflow(
         "on_failure": {"compensate": "automatic"} if compensate else None,
         "retention": retention,
     }
-    given = {key: value for key, value in head.items() if value is not None}
+    given = {key: value for key, value in head.items() if value is not None and value is not MISSING}
+    given |= {"inputs": None} if inputs is None else {}
     return _decorated(function, "workflow", lambda found: Workflow(found, Options(), given, name))
 
 

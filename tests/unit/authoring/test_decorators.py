@@ -539,6 +539,32 @@ def test_what_is_decorated_and_what_is_run() -> None:
                 mill.run(given)  # type: ignore[arg-type]
 
 
+def test_a_workflow_without_parameters_takes_no_inputs() -> None:
+    @task
+    def one() -> int:
+        return 1
+
+    @workflow
+    def job() -> int:
+        return one()
+
+    @workflow(inputs=None)
+    def anything() -> int:
+        return one()
+
+    @workflow
+    def parent() -> int:
+        return job()
+
+    assert job.document()["inputs"] == {"type": "object", "properties": {}, "additionalProperties": False}
+    assert "inputs" not in anything.document()
+    with tidemill.open("memory://") as mill:
+        assert [mill.run(job).output, mill.run(job, {}).output, mill.run(parent).output] == [1, 1, 1]
+        assert mill.run(anything, {"a": 1}).output == 1
+        with pytest.raises(tidemill.Rejected, match='there is no key "lables" here'):
+            mill.start(job, lables={"a": "b"})
+
+
 def test_compensation() -> None:
     undone: list[Any] = []
 

@@ -493,6 +493,26 @@ def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     return list(schemas), {**models, **shared}
 
 
+def parameters_schema(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of an object with the arguments of a function, by their type hints and defaults."""
+    schemas, shared = schemas_of([hints.get(each.name, Any) for each in parameters])
+    properties: dict[str, Any] = {}
+    for each, schema in zip(parameters, schemas, strict=True):
+        properties[each.name] = schema
+        if each.default is not each.empty:
+            # By way of text, so that tuples are lists.
+            default = msgspec.json.decode(msgspec.json.encode(to_json(each.default)))
+            properties[each.name] = {**schema, "default": default}
+    required = [each.name for each in parameters if each.default is each.empty]
+    return {
+        "type": "object",
+        "properties": properties,
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+        **({"$defs": shared} if shared else {}),
+    }
+
+
 def _schema(models: dict[str, Any], kind: type) -> dict[str, Any]:
     """The schema of a foreign type; what the schema of a model refers to is added to `models`."""
     if not is_model(kind):
