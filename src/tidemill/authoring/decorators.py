@@ -6,6 +6,7 @@ what it returns is a reference that type checkers take for the function's own re
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from tidemill.authoring.document_builder import (
     current_builder,
     named_values,
     place_of_line,
+    plain_call,
 )
 from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of, misfit
 from tidemill.authoring.task_options import Options, OtherVerb, Seconds, told
@@ -68,7 +70,7 @@ class Recordable(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         builder = current_builder()
         if builder is None:
-            return self.function(*args, **kwargs)
+            return self._plainly(*args, **kwargs)
         return cast(R, self._record(builder, self._bound(builder, args, kwargs)))
 
     def map(
@@ -76,11 +78,14 @@ class Recordable(Generic[P, R]):
     ) -> list[R]:
         """Call it for every item of a list, which becomes the first argument; the results are a list.
 
-        Outside of a workflow the calls are made one after another.
+        Outside of a workflow the calls are made one after another; those of an async function together, when the
+        result is awaited.
         """
         builder = current_builder()
         if builder is None:
-            return [self.function(item, *args, **kwargs) for item in items]
+            if inspect.iscoroutinefunction(self.function):
+                return cast("list[R]", _gathered(self._plainly, items, args, kwargs))
+            return [self._plainly(item, *args, **kwargs) for item in items]
         hint = item_of(hint_of(items)) if isinstance(items, Reference) else Any
         if isinstance(items, Reference) and (problem := misfit(list, items, None)):
             message = f"{self.__name__}.map(…) takes a list, and {problem}"
@@ -96,6 +101,10 @@ class Recordable(Generic[P, R]):
             over = list(over) if is_list else []
             self._check_items(builder, next((name for name, value in bound.items() if value is item), ""), over)
         return cast("list[R]", self._record(builder, bound, over=over))
+
+    def _plainly(self, *args: Any, **kwargs: Any) -> R:
+        """What the function itself returns."""
+        return self.function(*args, **kwargs)
 
     def _check_items(self, builder: DocumentBuilder, name: str, items: Sequence[Any]) -> None:
         """Record the first item of a map that cannot have the type of its parameter."""
@@ -291,6 +300,12 @@ class Recordable(Generic[P, R]):
             builder.problem("arguments_invalid", message, f"pass {known} of that type")
 
 
+async def _gathered(
+    call: Callable[..., Any], items: Iterable[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    return list(await asyncio.gather(*(call(item, *args, **kwargs) for item in items)))
+
+
 if not TYPE_CHECKING:
     Recordable.map = told(Recordable.map, "map(items)")
     Recordable.options = told(Recordable.options, "options(name=value)(…)")
@@ -333,6 +348,15 @@ class Workflow(Recordable[P, R]):
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
+
+    def _plainly(self, *args: Any, **kwargs: Any) -> R:
+        with plain_call(self.__name__):
+            found: Any = self.function(*args, **kwargs)
+        return cast(R, self._awaited(found)) if isinstance(found, Coroutine) else found
+
+    async def _awaited(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        with plain_call(self.__name__):
+            return await coroutine
 
     @for_callers
     def document(self) -> dict[str, Json]:

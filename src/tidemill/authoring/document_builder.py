@@ -57,6 +57,9 @@ from tidemill.kernel.document.problems import DocumentPath, ProblemCollector
 
 _CURRENT: ContextVar[DocumentBuilder | None] = ContextVar("tidemill_builder", default=None)
 
+_PLAIN_CALL: ContextVar[str] = ContextVar("tidemill_plain_call", default="")
+"""The workflow that is being called as a plain function."""
+
 
 def current_builder() -> DocumentBuilder | None:
     """The builder of the workflow function that is being called, if one is."""
@@ -64,11 +67,25 @@ def current_builder() -> DocumentBuilder | None:
 
 
 def required_builder(what: str) -> DocumentBuilder:
-    builder = _CURRENT.get()
+    builder, workflow = _CURRENT.get(), _PLAIN_CALL.get()
+    if builder is None and workflow:
+        message = f"{workflow} uses {what}, and a workflow that does so cannot be called as a plain function"
+        hint = f"run it: mill.run({workflow}, …) of tidemill.open(…), or of tidemill.testing in a test"
+        raise rejected("outside_workflow", message, hint=hint)
     if builder is None:
         message = f"{what} is used outside of a workflow function"
         raise rejected("outside_workflow", message, hint="call it in a function decorated with @tidemill.workflow")
     return builder
+
+
+@contextmanager
+def plain_call(workflow: str) -> Iterator[None]:
+    """Within it, the function of a workflow is called for what it returns, not to build a graph."""
+    token = _PLAIN_CALL.set(workflow)
+    try:
+        yield
+    finally:
+        _PLAIN_CALL.reset(token)
 
 
 class DocumentBuilder:
