@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from functools import wraps
 from types import TracebackType
-from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
+from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Union, cast, overload
 
 from tidemill.authoring.control_flow import APPROVAL_TYPE, EXHAUSTED, Exit, Guarded, Loop, Otherwise
 from tidemill.authoring.decorators import Recordable
@@ -30,6 +30,7 @@ from tidemill.authoring.reference import (
     condition_of,
     hint_of,
     place_of,
+    varied_type_of,
 )
 from tidemill.authoring.task_options import Seconds, seconds
 from tidemill.errors import Rejected, rejected
@@ -124,7 +125,9 @@ def default(value: T, otherwise: T, /) -> T:
         raise rejected("argument_not_json", f"{second!r} cannot be written as JSON: {error}") from None
     place = _with_default(builder, place_of(value), other)
     first = second if isinstance(second, Reference) and place[:2] == place_of(second)[:2] else value
-    return cast(T, Reference(builder, place, hint_of(first)))
+    varied, hint = varied_type_of(second), hint_of(first)
+    hint = hint if varied is None else Union[hint, varied]  # noqa: UP007 - of values
+    return cast(T, Reference(builder, place, hint))
 
 
 def _with_default(builder: DocumentBuilder, place: Place, other: Any) -> Place:
@@ -292,7 +295,9 @@ def approve(
         ("approval_url", url, ""),
     )
     config = {key: value for key, value, usual in given if isinstance(value, Reference) or value != usual}
-    reference = builder.add(id, APPROVAL_TYPE, config, after=(after,), hint=Approval, gate=gate, own_id=id != "approve")
+    is_model = isinstance(form, type)
+    hint = make_dataclass("Approval", [("form", form)], bases=(Approval,), frozen=True) if is_model else Approval
+    reference = builder.add(id, APPROVAL_TYPE, config, after=(after,), hint=hint, gate=gate, own_id=id != "approve")
     return cast(Approval, reference)
 
 

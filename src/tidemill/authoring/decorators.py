@@ -16,25 +16,26 @@ from os import PathLike
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
-import msgspec
-
 from tidemill.authoring.document_builder import (
     DocumentBuilder,
     current_builder,
     named_values,
     place_of_line,
+    plain_call,
 )
 from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of, misfit
-from tidemill.authoring.task_options import Options, OtherVerb, Seconds, told_usage
+from tidemill.authoring.task_options import Options, OtherVerb, Seconds, gathered, told_usage
 from tidemill.errors import Problem, for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
+    SECRET_HINT,
     ConversionError,
     Converter,
     ambiguity,
     converter,
     hints_of,
     item_of,
-    schemas_of,
+    parameters_schema,
+    secret_in,
     short,
     shown,
     to_json,
@@ -61,13 +62,13 @@ class Recordable(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], options: Options) -> None:
         self.function, self._options, self._declared = function, options, options
-        self._conversions: dict[str, tuple[str, Converter | None]] = {}
+        self._conversions: dict[str, tuple[str, str, Converter | None]] = {}
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         builder = current_builder()
         if builder is None:
-            return self.function(*args, **kwargs)
+            return self._plainly(*args, **kwargs)
         return cast(R, self._record(builder, self._bound(builder, args, kwargs)))
 
     @overload
@@ -79,11 +80,14 @@ class Recordable(Generic[P, R]):
     def map(self, items: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call it for every item of a list, which becomes the first argument; the results are a list.
 
-        Outside of a workflow the calls are made one after another; those of an async function are to be awaited.
+        Outside of a workflow the calls are made one after another; those of an async function together, when the
+        result is awaited.
         """
         builder = current_builder()
         if builder is None:
-            return [self.function(item, *args, **kwargs) for item in items]
+            if inspect.iscoroutinefunction(self.function):
+                return cast("list[R]", gathered(self._plainly, items, args, kwargs))
+            return [self._plainly(item, *args, **kwargs) for item in items]
         hint = item_of(hint_of(items)) if isinstance(items, Reference) else Any
         if isinstance(items, Reference) and (problem := misfit(list, items, None)):
             message = f"{self.__name__}.map(…) takes a list, and {problem}"
@@ -100,9 +104,13 @@ class Recordable(Generic[P, R]):
             self._check_items(builder, next((name for name, value in bound.items() if value is item), ""), over)
         return self._record(builder, bound, over=over)
 
+    def _plainly(self, *args: Any, **kwargs: Any) -> R:
+        """What the function itself returns."""
+        return self.function(*args, **kwargs)
+
     def _check_items(self, builder: DocumentBuilder, name: str, items: Sequence[Any]) -> None:
         """Record the first item of a map that cannot have the type of its parameter."""
-        hint, (_, convert) = self.hints.get(name, Any), self._conversion(name)
+        hint, (*_, convert) = self.hints.get(name, Any), self._conversion(name)
         for number, item in enumerate(items):
             problem = misfit(hint, item, convert)
             if problem:
@@ -169,6 +177,7 @@ class Recordable(Generic[P, R]):
     ) -> Reference:
         """Add the node of a call, with its options and what undoes it."""
         options, mapped = self._options, over is not MISSING
+        self._check_result(builder)
         if not mapped:
             self._refuse_bounds(builder)
         hint = GenericAlias(list, (self.result_hint,)) if mapped else self.result_hint
@@ -182,6 +191,12 @@ class Recordable(Generic[P, R]):
         return builder.add(
             options.id or name, type_, config, keys=keys, after=after, over=over, hint=hint, own_id=own_id
         )
+
+    def _check_result(self, builder: DocumentBuilder) -> None:
+        """Record a return hint that no result keeps."""
+        if secret := self._conversion("return")[1]:
+            message = f"{self.__name__} returns {shown(self.result_hint)}, and {secret}"
+            builder.problem("hint_secret", message, SECRET_HINT)
 
     def _refuse_bounds(self, builder: DocumentBuilder) -> None:
         """Record bounds of a map that `options` was given for a call that is none; those of a decorator may stay."""
@@ -212,6 +227,9 @@ class Recordable(Generic[P, R]):
             message = f"{undo.name}, which undoes {self.__name__}, has the parameters {', '.join(left)}"
             hint = f"it may have parameters of {self.__name__}, and one more for the result"
             builder.problem("compensation_invalid", message, hint)
+        result = Reference(builder, Place(self.__name__), self.result_hint)
+        for name, value in {**passed, **dict.fromkeys(left[:1], result)}.items():
+            undo._check(builder, name, value)
         output = builder.template("{{ output }}", ())
         return undo._config({**passed, **dict.fromkeys(left[:1], output)})
 
@@ -255,17 +273,21 @@ class Recordable(Generic[P, R]):
                 self._check(builder, name, value)
         return found
 
-    def _conversion(self, name: str) -> tuple[str, Converter | None]:
-        """What is ambiguous in the hint of a parameter, and what converts its arguments; found once for all calls."""
+    def _conversion(self, name: str) -> tuple[str, str, Converter | None]:
+        """What is ambiguous in the hint of a parameter, or secret, and what converts its arguments; found once."""
         if name not in self._conversions:
             hint = self.hints.get(name, Any)
-            self._conversions[name] = ambiguity(hint), converter(hint)
+            self._conversions[name] = ambiguity(hint), secret_in(hint), converter(hint)
         return self._conversions[name]
 
     def _check(self, builder: DocumentBuilder, name: str, value: Any) -> None:
         """Record an argument that cannot have the type of its parameter, and a type that no argument gets."""
         hint = self.hints.get(name, Any)
-        unclear, convert = self._conversion(name)
+        unclear, secret, convert = self._conversion(name)
+        if secret:
+            message = f"{self.__name__}(…): `{name}` is {shown(hint)}, and {secret}"
+            builder.problem("hint_secret", message, SECRET_HINT)
+            return
         if unclear and isinstance(self, Task):
             message = (
                 f"{self.__name__}(…): `{name}` is {shown(hint)}, and JSON does not tell the types of {unclear} apart"
@@ -322,6 +344,15 @@ class Workflow(Recordable[P, R]):
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
+
+    def _plainly(self, *args: Any, **kwargs: Any) -> R:
+        with plain_call(self.__name__):
+            found: Any = self.function(*args, **kwargs)
+        return cast(R, self._awaited(found)) if isinstance(found, Coroutine) else found
+
+    async def _awaited(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        with plain_call(self.__name__):
+            return await coroutine
 
     @for_callers
     def document(self) -> dict[str, Json]:
@@ -430,11 +461,17 @@ class Workflow(Recordable[P, R]):
         return self._built
 
     def _given(self, builder: DocumentBuilder) -> dict[str, Reference]:
-        """References to the inputs, by parameter."""
-        return {
+        """References to the inputs, by parameter, whose hints are checked with that of the result."""
+        given = {
             name: Reference(builder, Place(None, (name,)), self.hints.get(name, Any))
             for name in self.signature.parameters
         }
+        builder.is_called = False
+        for name, reference in given.items():
+            self._check(builder, name, reference)
+        self._check_result(builder)
+        builder.is_called = True
+        return given
 
     def _refused_result(self, returned: Any) -> str:
         """Why what the function returns cannot have the type of its hint; empty if it can."""
@@ -453,26 +490,7 @@ class Workflow(Recordable[P, R]):
             if each.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
                 message = f"`{each}` of the workflow {self.name} cannot be passed by name"
                 raise rejected("parameter_unnamed", message, hint="inputs have names: take a list or a mapping")
-        if not parameters or "inputs" in self._head:
-            return {}
-        schemas, shared = schemas_of([self.hints.get(each.name, Any) for each in parameters])
-        properties: dict[str, Json] = {}
-        for each, schema in zip(parameters, schemas, strict=True):
-            properties[each.name] = schema
-            if each.default is not each.empty:
-                # By way of text, so that tuples are lists.
-                default = msgspec.json.decode(msgspec.json.encode(to_json(each.default)))
-                properties[each.name] = {**schema, "default": default}
-        required = [each.name for each in parameters if each.default is each.empty]
-        return {
-            "inputs": {
-                "type": "object",
-                "properties": properties,
-                **({"required": required} if required else {}),
-                "additionalProperties": False,
-                **({"$defs": shared} if shared else {}),
-            }
-        }
+        return {} if "inputs" in self._head else {"inputs": parameters_schema(parameters, self.hints)}
 
 
 @overload
@@ -526,7 +544,7 @@ def workflow(
     *,
     name: str | None = None,
     description: str | None = None,
-    inputs: Json = None,
+    inputs: Json = MISSING,
     defaults: Mapping[str, Json] | None = None,
     limits: Mapping[str, Json] | None = None,
     compensate: bool = False,
@@ -535,8 +553,8 @@ def workflow(
     """Make a function a workflow: `@tidemill.workflow`, or with arguments.
 
     Its parameters are the inputs, what it returns are the outputs, and the tasks it calls are the nodes. With
-    `compensate` a failed run is rolled back. `inputs` is a JSON Schema instead of the one that the parameters give;
-    `defaults`, `limits` and `retention` are those of a document.
+    `compensate` a failed run is rolled back. `inputs` is a JSON Schema instead of the one that the parameters give,
+    None for any; `defaults`, `limits` and `retention` are those of a document.
     """
     head = {
         "description": description,
@@ -546,7 +564,8 @@ def workflow(
         "on_failure": {"compensate": "automatic"} if compensate else None,
         "retention": retention,
     }
-    given = {key: value for key, value in head.items() if value is not None}
+    given = {key: value for key, value in head.items() if value is not None and value is not MISSING}
+    given |= {"inputs": None} if inputs is None else {}
     return _decorated(function, "workflow", lambda found: Workflow(found, Options(), given, name))
 
 

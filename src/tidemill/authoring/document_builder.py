@@ -49,14 +49,16 @@ from tidemill.authoring.reference import (
     template_of,
     text_template_of,
 )
-from tidemill.blobs.payloads import as_builtin
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.scope import RESERVED, has_syntax
-from tidemill.handlers.python.conversion import ConversionError, short, to_json
+from tidemill.handlers.python.conversion import ConversionError, plain, short, to_json
 from tidemill.kernel.document.fields import ident
 from tidemill.kernel.document.problems import DocumentPath, ProblemCollector
 
 _CURRENT: ContextVar[DocumentBuilder | None] = ContextVar("tidemill_builder", default=None)
+
+_PLAIN_CALL: ContextVar[str] = ContextVar("tidemill_plain_call", default="")
+"""The workflow that is being called as a plain function."""
 
 
 def current_builder() -> DocumentBuilder | None:
@@ -65,11 +67,25 @@ def current_builder() -> DocumentBuilder | None:
 
 
 def required_builder(what: str) -> DocumentBuilder:
-    builder = _CURRENT.get()
+    builder, workflow = _CURRENT.get(), _PLAIN_CALL.get()
+    if builder is None and workflow:
+        message = f"{workflow} uses {what}, and a workflow that does so cannot be called as a plain function"
+        hint = f"run it: mill.run({workflow}, …) of tidemill.open(…), or of tidemill.testing in a test"
+        raise rejected("outside_workflow", message, hint=hint)
     if builder is None:
         message = f"{what} is used outside of a workflow function"
         raise rejected("outside_workflow", message, hint="call it in a function decorated with @tidemill.workflow")
     return builder
+
+
+@contextmanager
+def plain_call(workflow: str) -> Iterator[None]:
+    """Within it, the function of a workflow is called for what it returns, not to build a graph."""
+    token = _PLAIN_CALL.set(workflow)
+    try:
+        yield
+    finally:
+        _PLAIN_CALL.reset(token)
 
 
 class DocumentBuilder:
@@ -295,19 +311,19 @@ class DocumentBuilder:
             self._use(place_of(value), step, recorder_of(value))
             return template_of(place_of(value))
         try:
-            plain = to_json(value, self._foreign)
+            found = to_json(value, self._foreign)
         except ConversionError as error:
             hint = "pass JSON values, dataclasses or models, and results of tasks"
             self.problem("argument_not_json", f"{short(value)} cannot be written as JSON: {error}", hint)
             return None
-        return self._filled(plain, step, literal)
+        return self._filled(found, step, literal)
 
     def _foreign(self, value: Any) -> Any:
         if isinstance(value, Condition):
             raise TypeError("a comparison is not a value; compare inside a task")
         if isinstance(value, Reference):
             return recorder_of(value).template(template_of(place_of(value)), (place_of(value),))
-        return as_builtin(value)
+        return plain(value)
 
     def _filled(self, value: Json, step: Step | None, literal: bool) -> Json:
         if isinstance(value, str):

@@ -82,7 +82,7 @@ class _Writer:
 
     def text(self) -> str:
         document = self._document
-        head = {"name": document["name"]}
+        head = {"name": document["name"], **({} if "inputs" in document else {"inputs": None})}
         head |= {key: document[key] for key in ("description", "inputs", "defaults", "limits") if key in document}
         if (document.get("on_failure") or {}).get("compensate") == "automatic":
             head["compensate"] = True

@@ -15,19 +15,20 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
-from tidemill.blobs.payloads import as_builtin
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.conditions import parse_condition
 from tidemill.handlers.python.conversion import (
     ConversionError,
     fields_of,
     is_tuple,
-    item_of,
     json_kinds,
     key_of,
+    part_of,
+    plain,
     short,
     shown,
     to_json,
+    varied_in,
 )
 
 Json = Any
@@ -126,15 +127,11 @@ class Reference:
         if place.default is not MISSING:
             raise not_known(f"a part of {self!r} is asked for", "take the part first, and give a default for that")
         fields = fields_of(hint)
-        if isinstance(key, int):
-            inner = item_of(hint)
-        else:
-            inner = Any if fields is None else fields.get(key, Any)
-            if fields is not None and key not in fields:
-                known = ", ".join(fields) or "none"
-                message = f"{self!r} has no field {key!r}: it is of type {getattr(hint, '__name__', hint)}"
-                recorder.problem("field_unknown", message, f"its fields: {known}")
-        return Reference(recorder, place._replace(path=(*place.path, key)), inner)
+        if isinstance(key, str) and fields is not None and key not in fields:
+            known = ", ".join(fields) or "none"
+            message = f"{self!r} has no field {key!r}: it is of type {getattr(hint, '__name__', hint)}"
+            recorder.problem("field_unknown", message, f"its fields: {known}")
+        return Reference(recorder, place._replace(path=(*place.path, key)), part_of(hint, key))
 
     def __repr__(self) -> str:
         place = place_of(self)
@@ -278,9 +275,9 @@ def misfit(hint: Any, value: Any, convert: Callable[[Any], Any] | None) -> str:
     if convert is None:
         return ""
     try:
-        plain = to_json(value, _no_reference)
-        if BEGIN.encode() not in msgspec.json.encode(plain):
-            convert(plain)
+        found = to_json(value, _no_reference)
+        if BEGIN.encode() not in msgspec.json.encode(found):
+            convert(found)
     except msgspec.ValidationError as error:
         return f"{short(value)} is not: {error}"
     except (_HasReference, *ConversionError):
@@ -295,7 +292,7 @@ class _HasReference(Exception):
 def _no_reference(value: Any) -> Any:
     if isinstance(value, Reference):
         raise _HasReference
-    return as_builtin(value)
+    return plain(value)
 
 
 # As a template.
@@ -414,6 +411,13 @@ class Condition:
 class Comparison(Condition):
     def __init__(self, left: Reference, operator: str, right: object) -> None:
         self._left, self._operator = place_of(left), operator
+        varied = None if right is None else varied_in(hint_of(left)) or varied_type_of(right)
+        if varied is not None:
+            message = (
+                f"`{left!r} {operator} {short(right)}`: a condition cannot compare {varied.__name__} as Python does"
+            )
+            hint = "compare inside a task that returns bool: `with tidemill.when(is_enough(…)):`"
+            raise rejected("condition_operand", message, hint=hint)
         if isinstance(right, Reference):
             self._right: Any = place_of(right)
             return
@@ -434,6 +438,15 @@ class Comparison(Condition):
         yield from self._left.read()
         if isinstance(self._right, Place):
             yield from self._right.read()
+
+
+def varied_type_of(value: object) -> type | None:
+    """The first type in a value, or in the hint of a reference, that JSON does not compare as Python does."""
+    if isinstance(value, Reference):
+        return varied_in(hint_of(value))
+    if isinstance(value, (list, tuple)):
+        return next(filter(None, map(varied_type_of, value)), None)
+    return varied_type_of(list(value.values())) if isinstance(value, dict) else varied_in(type(value))
 
 
 class Truth(Condition):

@@ -5,8 +5,9 @@ An option says how the nodes of a call are run; what it may be is what the key o
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
@@ -21,8 +22,8 @@ from tidemill.kernel.document.problems import DocumentPath, ProblemCollector
 if TYPE_CHECKING:
     from tidemill.authoring.decorators import Task
 
-Seconds = float | timedelta
 T = TypeVar("T")
+Seconds = float | timedelta
 
 _ISOLATION = choice("inline", "thread", "process")
 _OF_KEYS = {
@@ -160,3 +161,10 @@ def told_usage(method: Callable[..., T], usage: str) -> Callable[..., T]:
         return method(self, *args, **kwargs)
 
     return call
+
+
+async def gathered(
+    call: Callable[..., Any], items: Iterable[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """The results of an async function for every item."""
+    return list(await asyncio.gather(*(call(item, *args, **kwargs) for item in items)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pydantic
@@ -112,6 +113,32 @@ def test_a_step_whose_values_may_all_be_missing_still_runs() -> None:
         return join(tidemill.default(gift, None), first)
 
     assert run(beside, n=1).outputs == [None, 2]
+
+
+def test_a_decimal_behind_a_default_a_form_or_an_input_is_not_compared() -> None:
+    class Form(pydantic.BaseModel):
+        amount: Decimal
+
+    @workflow
+    def defaulted(n: int) -> Any:
+        with tidemill.when(n > 3):
+            found = join(1)
+        with tidemill.when(tidemill.default(found, Decimal(2)) > 1):
+            say("x")
+
+    @workflow
+    def filled(n: int) -> Any:
+        ok = tidemill.approve("x", form=Form)
+        with tidemill.when(ok.form.amount > n):
+            say("x")
+
+    @workflow
+    def given(price: Decimal) -> Any:
+        with tidemill.loop(max_iterations=3) as again:
+            found = join(1)
+            again.until(found > price)
+
+    assert [problems(each) for each in (defaulted, filled, given)] == [["condition_operand"]] * 3
 
 
 def test_nested_conditions() -> None:

@@ -540,6 +540,66 @@ def test_what_is_decorated_and_what_is_run() -> None:
                 mill.run(given)  # type: ignore[arg-type]
 
 
+def test_a_workflow_that_needs_a_run_is_no_plain_function() -> None:
+    @task
+    async def later(n: int) -> int:
+        return n + 1
+
+    @workflow
+    def sleepy(n: int) -> int:
+        tidemill.sleep(1)
+        return n
+
+    @workflow
+    def outer(n: int) -> int:
+        return sleepy(n)
+
+    @workflow
+    async def sleepy_too(n: int) -> Any:
+        tidemill.sleep(1)
+        return await later(n)
+
+    @workflow
+    async def plain(ns: list[int]) -> Any:
+        return await later.map(ns)  # type: ignore[misc]
+
+    for call in (lambda: sleepy(1), lambda: outer(1), lambda: sleepy.map([1]), lambda: asyncio.run(sleepy_too(1))):
+        with pytest.raises(
+            tidemill.Rejected, match=r"sleepy\w* uses tidemill.sleep.*cannot be called as a plain"
+        ) as told:
+            call()
+        assert "mill.run(sleepy" in told.value.problems[0].hint
+    assert asyncio.run(plain([1, 2])) == [2, 3]
+    with pytest.raises(tidemill.Rejected, match="outside of a workflow function"):
+        tidemill.sleep(1)
+
+
+def test_a_workflow_without_parameters_takes_no_inputs() -> None:
+    @task
+    def one() -> int:
+        return 1
+
+    @workflow
+    def job() -> int:
+        return one()
+
+    @workflow(inputs=None)
+    def anything() -> int:
+        return one()
+
+    @workflow
+    def parent() -> int:
+        return job()
+
+    assert job.document()["inputs"] == {"type": "object", "properties": {}, "additionalProperties": False}
+    assert "inputs" not in anything.document()
+    with tidemill.open("memory://") as mill:
+        assert [mill.run(job).output, mill.run(job, {}).output, mill.run(parent).output] == [1, 1, 1]
+        assert mill.run(anything, {"a": 1}).output == 1
+        with pytest.raises(tidemill.Rejected, match='there is no key "lables" here'):
+            mill.start(job, lables={"a": "b"})
+
+
 def test_compensation() -> None:
     undone: list[Any] = []
 

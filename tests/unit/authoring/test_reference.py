@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from uuid import UUID
 
+import msgspec
+import pydantic
 import pytest
 
 import tidemill
@@ -109,6 +114,89 @@ def test_conditions(score: Any) -> None:
     both = condition_of("inputs.n > 1") & condition_of(path)
     assert both.render() == {"type": "composite", "operator": "AND", "conditions": ["inputs.n > 1", path]}
     assert (~condition_of(path)).render()["operator"] == "NOT"
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Order:
+    amount: Decimal
+    day: date
+    tier: Tier
+    more: Order | None = None
+
+
+class Job(pydantic.BaseModel):
+    at: pydantic.AwareDatetime
+    lasts: timedelta
+    jobs: list[Job] = []
+
+
+class Box(pydantic.BaseModel, Generic[T]):
+    content: T
+
+
+@dataclass
+class Page(Generic[T]):
+    items: list[T]
+
+
+class Row(msgspec.Struct):
+    price: Decimal
+
+
+class Pair(NamedTuple):
+    price: Decimal
+
+
+@pytest.mark.parametrize(
+    ("hint", "compare"),
+    [
+        (Decimal, lambda ref: ref >= Decimal("9.00")),
+        (Decimal, lambda ref: ref == 9),
+        (Any, lambda ref: ref == Decimal("2.20")),
+        (Any, lambda ref: ref == [Decimal("2.20")]),
+        (datetime, lambda ref: ref < datetime(2030, 1, 1, tzinfo=UTC)),
+        (timedelta, lambda ref: ref > timedelta(days=1)),
+        (UUID, lambda ref: ref == "6F9619FF-8B86-D011-B42D-00CF4FC964FF"),
+        (set[str], lambda ref: ref == {"a", "b"}),
+        (Order, lambda ref: ref.amount > 1),
+        (Order, lambda ref: ref == ref),
+        (Order | None, lambda ref: ref.amount > 1),
+        (Order, lambda ref: ref.more.amount > 1),
+        (Job, lambda ref: ref.at > "2030"),
+        (Job, lambda ref: ref.jobs[0].lasts > 1),
+        (Box[Decimal], lambda ref: ref.content > 1),
+        (Page[Decimal], lambda ref: ref.items[0] > 1),
+        (Row, lambda ref: ref.price > 1),
+        (Pair, lambda ref: ref == 1),
+        (list[Decimal], lambda ref: ref[0] > 1),
+        (dict[str, Decimal], lambda ref: ref["eur"] > 1),
+        (tuple[int, Decimal], lambda ref: ref[1] > 1),
+        (Annotated[Decimal, pydantic.Field(gt=1)], lambda ref: ref > 1),
+    ],
+)
+def test_what_json_does_not_compare_as_python_does(builder: DocumentBuilder, hint: Any, compare: Any) -> None:
+    builder.is_called = False
+    with pytest.raises(tidemill.Rejected, match=r"as Python does .*inside a task that returns bool") as refused:
+        compare(Reference(builder, Place("found"), hint))
+    assert refused.value.code == "condition_operand"
+
+
+@pytest.mark.parametrize(
+    ("hint", "compare", "written"),
+    [
+        (Order, lambda ref: ref.day > date(2030, 1, 1), '.day > "2030-01-01"'),
+        (Order, lambda ref: ref.tier == Tier.GOLD, '.tier == "gold"'),
+        (Decimal | None, lambda ref: ref == None, " == null"),  # noqa: E711
+        (tuple[int, Decimal], lambda ref: ref[0] > 1, "[0] > 1"),
+        (Page[int], lambda ref: ref.items[0] > 1, ".items[0] > 1"),
+        (list[str], lambda ref: ref == ["a"], ' == ["a"]'),
+    ],
+)
+def test_what_json_compares_as_python_does(builder: DocumentBuilder, hint: Any, compare: Any, written: str) -> None:
+    assert compare(Reference(builder, Place("found"), hint)).render() == f"ctx.found.output{written}"
 
 
 ASKING: dict[str, tuple[Callable[[Any], Any], str]] = {

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import pydantic
 import pytest
 
 import tidemill
@@ -309,6 +310,84 @@ def test_values_of_options_are_checked_where_they_are_written(options: dict[str,
         return double.options(**options)(n)
 
     assert [each[:2] for each in refused(wrong)] == [("option_invalid", 2)]
+
+
+def test_arguments_of_a_compensator_have_its_types() -> None:
+    @task
+    def undo(n: str, result: list[int]) -> None: ...
+
+    @task
+    def cancel(n: int, result: int) -> None: ...
+
+    @task(compensate=undo)
+    def do(n: int) -> int:
+        return n
+
+    @workflow
+    def wrong(n: int) -> Any:
+        do(n)
+        double.options(compensate=cancel).map([n])
+        double.options(compensate=undo).map([n])
+
+    assert [each[:2] for each in refused(wrong)] == [("arguments_invalid", 2)] * 2 + [("arguments_invalid", 4)]
+    with pytest.raises(tidemill.Rejected, match=r"undo\(…\): `result` is list\[int\], and do is int"):
+        wrong.document()
+
+
+class Login(pydantic.BaseModel):
+    password: pydantic.SecretStr
+
+
+@dataclass
+class Logins:
+    all: list[Login]
+
+
+def test_secrets_of_pydantic_are_refused() -> None:
+    @task
+    def use(login: Login) -> None: ...
+
+    @task
+    def make(n: int) -> Logins:
+        return Logins([])
+
+    @task
+    def keep(login: Any) -> Any:
+        return login
+
+    @task
+    def leak(n: int):  # type: ignore[no-untyped-def]
+        return Login(password=pydantic.SecretStr("x"))
+
+    @workflow
+    def wrong(login: Login | None) -> Logins:
+        use(login)  # type: ignore[arg-type]
+        return make(1)
+
+    @workflow
+    def constant(n: Any) -> Any:
+        keep(n)
+        return keep(Login(password=pydantic.SecretStr("x")))
+
+    @workflow
+    def unhinted(n: Any) -> Any:
+        return leak(n)
+
+    assert [each[:2] for each in refused(wrong)] == [
+        ("hint_secret", 0),
+        ("hint_secret", 0),
+        ("hint_secret", 2),
+        ("hint_secret", 3),
+    ]
+    assert 'context.secrets["NAME"]' in refused(wrong)[0][2]
+    with pytest.raises(tidemill.Rejected, match=r"make returns Logins, and Login.password is a SecretStr"):
+        wrong.document()
+    assert [each[:2] for each in refused(constant)] == [("argument_not_json", 3)]
+    with tidemill.open("memory://") as mill:
+        error = mill.run(unhinted, n=1).error
+        assert error and "Login.password is a SecretStr" in error["message"]
+        with pytest.raises(tidemill.Rejected, match=r"Login.password is a SecretStr"):
+            mill.run(unhinted, n=Login(password=pydantic.SecretStr("x")))
 
 
 def test_a_method_is_no_task() -> None:

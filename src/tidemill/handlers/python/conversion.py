@@ -13,14 +13,15 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import importlib
 import inspect
 import re
 import types
 import typing
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -36,6 +37,7 @@ PLAIN, CONVERTED, OPAQUE = range(3)
 """What a hint asks for: JSON as it is, a conversion, or a type that Tidemill cannot make of JSON."""
 
 VALUE_SHOWN_MAX = 80
+SECRET_HINT = 'read it where it is used: context.secrets["NAME"]'
 
 _EXACT = (type(None), str, int, float, bool, list, dict)
 """Types whose own values need no conversion."""
@@ -47,6 +49,11 @@ _STRINGS = (
     *(uuid.UUID, decimal.Decimal, bytes, bytearray),
 )
 """Types that JSON writes as strings; paths are others."""
+_VARIED = (
+    *(datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal),
+    *(uuid.UUID, bytes, bytearray, PurePath, set, frozenset),
+)
+"""Types whose values JSON does not order as Python does, or writes in several ways, such as 2.2 and 2.20."""
 _LISTS = (list, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _OTHER_ARRAYS = (tuple, set, frozenset, collections.abc.Set, collections.abc.MutableSet)
@@ -80,7 +87,7 @@ def hints_of(function: Any) -> dict[str, Any]:
 
 def converter(hint: Any) -> Converter | None:
     """What checks a JSON value and makes one of the hint's type of it; None where any value will do."""
-    kind = conversion_of(hint)
+    kind, hint = conversion_of(hint), _with_tagged(hint)
     if kind == OPAQUE or any(_unwrapped(hint) is each for each in _ANYTHING) or isinstance(hint, TypeVar):
         return None
     try:
@@ -102,6 +109,31 @@ def converter(hint: Any) -> Converter | None:
     return converted
 
 
+class _Tagged(type):
+    """The class of a union whose members Pydantic tells apart; it has the methods of a model."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, cls.members)  # type: ignore[attr-defined]
+
+
+def _with_tagged(hint: Any) -> Any:
+    """A hint in which each union with a discriminator of Pydantic is one type, also inside of lists and mappings."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        inner, *details = arguments
+        marks = [each for each in details if getattr(each, "discriminator", None)]
+        members = tuple(filter(is_model, _members(inner)))
+        if not marks or not members:
+            return hint
+        adapter: Any = importlib.import_module(type(marks[0]).__module__.partition(".")[0]).TypeAdapter(hint)
+        methods = {"model_validate": adapter.validate_python, "model_json_schema": adapter.json_schema}
+        return _Tagged(shown(inner), (), {**methods, "model_dump": None, "members": members})
+    changed = tuple(map(_with_tagged, arguments))
+    if changed == arguments:
+        return hint
+    return typing.Union[changed] if origin in (typing.Union, types.UnionType) else origin[changed]  # noqa: UP007
+
+
 def _prepared(hint: Any) -> Any:
     """A struct with one field: msgspec prepares the type of a field once, and any other type at every call."""
     box = msgspec.defstruct("Value", [("value", hint)])
@@ -119,6 +151,7 @@ def ambiguity(hint: Any) -> str:
     """The union inside of a hint whose members JSON does not tell apart; the hint may itself be such a union."""
     if conversion_of(hint) == OPAQUE:
         return ""
+    hint = _with_tagged(hint)
     for each in _members(hint) or (hint,):
         try:
             _prepared(each)
@@ -185,7 +218,8 @@ def result_check(hint: Any) -> Converter | None:
     kind = hint if is_class and conversion_of(hint) == CONVERTED else ()
 
     def check(value: Any) -> None:
-        if not isinstance(value, kind):
+        # A condition compares dates as text, and a datetime is a date to Python.
+        if not isinstance(value, kind) or (kind is datetime.date and isinstance(value, datetime.datetime)):
             convert_(value)
 
     return check
@@ -215,7 +249,7 @@ def shown(hint: Any) -> str:
     """A hint as its author writes it."""
     if isinstance(hint, type) and not hasattr(hint, "__origin__"):
         return hint.__name__
-    return _MODULES.sub("", str(hint))
+    return _MODULES.sub("", str(_with_tagged(hint)))
 
 
 def failure_in(value: Any) -> str:
@@ -232,11 +266,6 @@ def short(value: Any) -> str:
     """A value as messages show it."""
     text = repr(value)
     return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
-
-
-def to_json(value: Any, hook: Callable[[Any], Any] = as_builtin) -> Any:
-    """Any value as JSON; `hook` is asked for those of foreign types. Raises one of `ConversionError`."""
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=hook)
 
 
 def _decode(kind: type, value: Any) -> Any:
@@ -272,6 +301,11 @@ def _model_fields(kind: Any) -> Mapping[str, Any]:
 def fields_of(hint: Any) -> Mapping[str, Any] | None:
     """The fields of a type that is an object in JSON, by key, with their hints; None where they are not known."""
     kind = _unwrapped(hint)
+    origin = typing.get_origin(kind)
+    if origin is not None and isinstance(parameters := getattr(origin, "__parameters__", None), tuple):
+        given = dict(zip(parameters, typing.get_args(kind), strict=False))
+        found = fields_of(origin)
+        return found and {name: _filled(each, given) for name, each in found.items()}
     if not isinstance(kind, type):
         return None
     if issubclass(kind, msgspec.Struct):
@@ -285,6 +319,78 @@ def fields_of(hint: Any) -> Mapping[str, Any] | None:
     if typing.is_typeddict(kind):
         return hints_of_class(kind)
     return None
+
+
+def _filled(hint: Any, given: Mapping[Any, Any]) -> Any:
+    """A hint with the types that were given for its type variables."""
+    if isinstance(hint, TypeVar):
+        return given.get(hint, Any)
+    open_ = getattr(hint, "__parameters__", ())
+    return hint[tuple(given.get(each, Any) for each in open_)] if open_ and typing.get_origin(hint) else hint
+
+
+def part_of(hint: Any, key: str | int) -> Any:
+    """The hint of a field or item of a value; Any where it is not known."""
+    hint = _unwrapped(hint)
+    if members := [each for each in _members(hint) if each is not type(None)]:
+        return typing.Union[tuple(part_of(each, key) for each in members)]  # noqa: UP007 - of a list
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _MAPPINGS and len(arguments) == 2:
+        return arguments[1]
+    if isinstance(key, str):
+        return (fields_of(hint) or {}).get(key, Any)
+    if origin is tuple and ... not in arguments and -len(arguments) <= key < len(arguments):
+        return arguments[key]
+    return item_of(hint)
+
+
+def kinds_in(hint: Any, field: str = "", seen: tuple[type, ...] = ()) -> Iterator[tuple[str, type]]:
+    """The types in a hint, each with the field that holds it (`Order.amount`); none for what an enum or literal is."""
+    hint = _unwrapped(hint)
+    kind = typing.get_origin(hint) or hint
+    if kind is typing.Literal or kind in seen or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+        return
+    for each in typing.get_args(hint):
+        yield from kinds_in(each, field, seen)
+    if isinstance(kind, type):
+        yield field, kind
+        has_hints = hasattr(kind, "_fields") or hasattr(kind, "__attrs_attrs__")
+        for name, each in ((hints_of_class(kind) if has_hints else fields_of(hint)) or {}).items():
+            yield from kinds_in(each, f"{shown(hint)}.{name}", (*seen, kind))
+
+
+def varied_in(hint: Any) -> type | None:
+    """The first type in a hint that JSON does not compare as Python does."""
+    # Pydantic has its own, such as AwareDatetime.
+    return next(
+        (
+            kind
+            for _, kind in kinds_in(hint)
+            if issubclass(kind, _VARIED) or kind in _OTHER_ARRAYS[1:] or kind.__name__.endswith("Datetime")
+        ),
+        None,
+    )
+
+
+def secret_in(hint: Any) -> str:
+    """What a hint holds that writes itself as asterisks, such as Pydantic's SecretStr; empty if it holds nothing."""
+    found = ((field, kind) for field, kind in kinds_in(hint) if hasattr(kind, "get_secret_value"))
+    return next((f"{field or 'it'} is a {kind.__name__}, which JSON shows as asterisks" for field, kind in found), "")
+
+
+secret_of_class: Callable[[Any], str] = lru_cache(secret_in)
+
+
+def plain(value: Any) -> Any:
+    """What a value of a foreign type is in JSON. Raises TypeError for others, and for those that hold secrets."""
+    if secret := secret_of_class(type(value)):
+        raise TypeError(f"{secret}; {SECRET_HINT}")
+    return as_builtin(value)
+
+
+def to_json(value: Any, hook: Callable[[Any], Any] = plain) -> Any:
+    """Any value as JSON; `hook` is asked for those of foreign types. Raises one of `ConversionError`."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=hook)
 
 
 def hints_of_class(kind: type) -> dict[str, Any]:
@@ -378,7 +484,7 @@ def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     Dataclasses and structs have no other keys than their fields; models and typed dictionaries say so themselves.
     """
     models: dict[str, Any] = {}
-    hook = partial(_schema, models)
+    hook, hints = partial(_schema, models), [_with_tagged(each) for each in hints]
     try:
         schemas, shared = msgspec.json.schema_components(hints, schema_hook=hook, ref_template="#/$defs/{name}")
     except (TypeError, NotImplementedError, NameError):
@@ -411,16 +517,37 @@ def _add_typed_dicts(hint: Any, found: set[str], seen: set[int]) -> None:
         _add_typed_dicts(each, found, seen)
 
 
+def parameters_schema(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of an object with the arguments of a function, by their type hints and defaults."""
+    schemas, shared = schemas_of([hints.get(each.name, Any) for each in parameters])
+    properties: dict[str, Any] = {}
+    for each, schema in zip(parameters, schemas, strict=True):
+        properties[each.name] = schema
+        if each.default is not each.empty:
+            # By way of text, so that tuples are lists.
+            default = msgspec.json.decode(msgspec.json.encode(to_json(each.default)))
+            properties[each.name] = {**schema, "default": default}
+    required = [each.name for each in parameters if each.default is each.empty]
+    return {
+        "type": "object",
+        "properties": properties,
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+        **({"$defs": shared} if shared else {}),
+    }
+
+
 def _schema(models: dict[str, Any], kind: type) -> dict[str, Any]:
     """The schema of a foreign type; what the schema of a model refers to is added to `models`."""
     if not is_model(kind):
         return {"type": "string"} if issubclass(kind, PurePath) else {}
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", kind.__name__)  # Of a generic model it has brackets, which no reference may.
     try:
-        schema: dict[str, Any] = kind.model_json_schema(ref_template=f"#/$defs/{kind.__name__}.{{model}}")  # type: ignore[attr-defined]
+        schema: dict[str, Any] = kind.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")  # type: ignore[attr-defined]
     except Exception:  # It has fields of types that Pydantic has no schema for.
         return {"type": "object", "title": kind.__name__}
     schema = _without_zones(schema)
-    models |= {f"{kind.__name__}.{name}": each for name, each in schema.pop("$defs", {}).items()}
+    models |= {f"{name}.{inner}": each for inner, each in schema.pop("$defs", {}).items()}
     return schema
 
 

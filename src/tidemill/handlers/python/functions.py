@@ -38,12 +38,14 @@ from tidemill.handlers.contract import (
     ended,
 )
 from tidemill.handlers.python.conversion import (
+    SECRET_HINT,
     ConversionError,
     Converter,
     converter,
     failure_in,
     hints_of,
     result_check,
+    secret_of_class,
     short,
     shown,
     to_json,
@@ -290,9 +292,8 @@ class FunctionSignature(NamedTuple):
                     args[name] = convert(args[name])
                 except ConversionError as error:
                     message = f"{self._name}(…): `{name}` {_misfit(self.hints[name], args[name], error)}"
-                    failure = failure_in(args[name])
                     hint = "pass a value of that type, or change the hint"
-                    if failure:
+                    if failure := failure_in(args[name]):
                         message = f"{self._name}(…): `{name}` must be {shown(self.hints[name])}, but {failure}"
                         hint = "take failures out in a task whose hint allows them, such as `list[Any]`"
                     raise Fail("arguments_invalid", message, hint=hint) from None
@@ -305,12 +306,13 @@ class FunctionSignature(NamedTuple):
             self.signature.bind(**args)
         except TypeError as error:
             unknown = next((arg for arg in args if arg not in known and arg != "context"), "")
-            said = f"it has no parameter `{unknown}`" if unknown else str(error)
-            hint = offered(unknown, known)
-            raise Fail("arguments_invalid", f"args do not match {self._name}: {said}", hint=hint) from None
+            message = f"args do not match {self._name}: {f'it has no parameter `{unknown}`' if unknown else error}"
+            raise Fail("arguments_invalid", message, hint=offered(unknown, known)) from None
 
     def checked(self, result: T) -> T:
         """The same result. Raises Fail if it does not fit its type hint; one to be awaited is not looked at yet."""
+        if secret := secret_of_class(type(result)):
+            raise Fail("output_invalid", f"{self._name}(…): {secret}", hint=SECRET_HINT)
         if self.check is None:
             return result
         try:
@@ -329,8 +331,7 @@ class FunctionSignature(NamedTuple):
             check(plain)
         except ConversionError as error:
             message = f"{self._name}(…): the result {_misfit(self.hints['return'], result, error)}"
-            hint = "return a value of that type, or change the hint"
-            raise Fail("output_invalid", message, hint=hint) from None
+            raise Fail("output_invalid", message, hint="return a value of that type, or change the hint") from None
 
     @property
     def _name(self) -> str:

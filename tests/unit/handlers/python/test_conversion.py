@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import PurePosixPath
-from typing import Any, Literal, NamedTuple, NewType, Optional, TypedDict
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Optional, TypedDict, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -17,10 +17,12 @@ import pydantic
 import pytest
 
 import tidemill
+from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.python.conversion import (
     CONVERTED,
     OPAQUE,
     PLAIN,
+    ConversionError,
     ambiguity,
     conversion_of,
     convert,
@@ -323,6 +325,60 @@ def test_plain_hints_are_checked(hint: Any, good: list[Any], bad: list[Any]) -> 
         for each in (convert_value, check):
             with pytest.raises(msgspec.ValidationError):
                 each(value)
+
+
+class Cat(pydantic.BaseModel):
+    kind: Literal["cat"] = "cat"
+
+
+class Dog(pydantic.BaseModel):
+    kind: Literal["dog"] = "dog"
+
+
+Pet = Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "made"),
+    [
+        (Pet, {"kind": "dog"}, Dog()),
+        (Pet | None, {"kind": "dog"}, Dog()),
+        (Pet | None, None, None),
+        (list[Pet], [{"kind": "dog"}, {"kind": "cat"}], [Dog(), Cat()]),
+        (dict[str, Pet], {"a": {"kind": "cat"}}, {"a": Cat()}),
+        (tuple[int, Pet], [1, {"kind": "dog"}], (1, Dog())),
+        (list[Pet] | None, [{"kind": "cat"}], [Cat()]),
+    ],
+)
+def test_a_union_with_a_discriminator(hint: Any, value: Any, made: Any) -> None:
+    convert_value = converter(hint)
+    assert convert_value is not None and not ambiguity(hint)
+    assert convert_value(value) == made
+    (schema,), shared = schemas_of([hint])
+    compiled = compile_schema({"allOf": [schema], "$defs": shared})
+    assert compiled.accepts(value) and not compiled.accepts([{"kind": "cow"}])
+    with pytest.raises(ConversionError):
+        convert_value([{"kind": "cow"}])
+
+
+T = TypeVar("T")
+
+
+class Page(pydantic.BaseModel, Generic[T]):
+    items: list[T]
+
+
+def test_the_schema_of_a_generic_model() -> None:
+    (schema, _), shared = schemas_of([Page[Cat], list[Page[Dog]]])
+    compiled = compile_schema({**schema, "$defs": shared})
+    assert compiled.accepts({"items": [{"kind": "cat"}]}) and not compiled.accepts({"items": [{"kind": "dog"}]})
+
+
+def test_a_datetime_is_no_date() -> None:
+    check = result_check(date)
+    assert check is not None and not check(date(2030, 1, 31))
+    with pytest.raises(msgspec.ValidationError):
+        check(datetime(2030, 1, 31, tzinfo=UTC))
 
 
 def test_a_whole_number_becomes_a_float_where_one_is_wanted() -> None:
