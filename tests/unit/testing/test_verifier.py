@@ -330,3 +330,48 @@ def pays_once(n: int) -> int:
 def test_the_effects_of_children_are_judged_like_those_of_parents(flow: Any, kind: str, node: str) -> None:
     (finding,) = verify(flow, inputs={"n": 1}, seeds=2).findings
     assert (finding.kind, finding.severity, finding.node) == (kind, "warning", node)
+
+
+@tidemill.task
+def unbook(booking: int) -> None: ...
+
+
+@tidemill.task(compensate=unbook)
+def book(room: int) -> int:
+    return room
+
+
+@tidemill.task
+def pay(booking: int) -> None: ...
+
+
+@tidemill.workflow(compensate=True)
+def trip(room: int) -> int:
+    booked = book(room)
+    pay(booked)
+    return booked
+
+
+BROKE = {"pay": {"$fail": {"code": "broke", "message": "no money"}}}
+
+
+def test_a_compensator_is_named_as_such() -> None:
+    report = verify(trip, fakes={"nodes": BROKE}, seeds=0)
+    found = {each.node: each.message for each in report.findings if each.kind == "duplicate"}
+    assert found.keys() == {"book", "book/undo"}
+    assert found["book/undo"].startswith("the effect of the compensator of book happens twice")
+
+
+def test_compensators_are_faked_and_repeatable_by_name() -> None:
+    locked = {"book/undo": {"$fail": {"code": "locked", "message": "no"}}}
+    for fakes in ({"nodes": BROKE | locked}, {"nodes": BROKE, "repeatable": ["book/undo"]}):
+        report = verify(trip, fakes=fakes, real=["book"], seeds=0)
+        assert {each.node for each in report.findings if each.kind == "duplicate"} == {"book"}
+    with pytest.raises(Rejected, match="there is no node unbook"):
+        verify(trip, fakes={"nodes": {"unbook": 1}})
+
+
+def test_a_statement_on_the_store_is_executed_once() -> None:
+    up = {"id": "up", "type": "sql", "config": {"statement": "update stock set n = 1"}}
+    report = verify({"name": "x", "nodes": [up]}, seeds=0)
+    assert report.once.keys() == {"up"} and not report.keyed and not report.findings

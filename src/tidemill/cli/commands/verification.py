@@ -32,6 +32,7 @@ from tidemill.cli.render.terminal import (
 )
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.errors import Rejected
+from tidemill.testing.fakes import place_in_words
 from tidemill.testing.verifier import CrashFinding, Report, Verifier, children_of, located, read_fakes
 
 KINDS = ("commit", "send", "effect")
@@ -121,12 +122,19 @@ def print_report(report: Report, options: VerifyOptions) -> None:
         _print_finding(_together(repeated), options)
     if any(each.kind == "duplicate" and each.severity == "warning" for each in report.findings):
         print_hint("list nodes that may safely run twice under `repeatable` in the --fakes file")
+    for node, times in report.once.items():
+        again = f"{place_in_words(node)} was tried again in {_histories(times)}"
+        said = f"{again}: the store executes its statement exactly once"
+        print_hint("\n  ".join(text_lines(said, 2)))
     for node, times in report.keyed.items():
-        times_said = "1 history" if times == 1 else f"{times} histories"
-        said = f"{node} was repeated in {times_said}, under the same effect key"
+        said = f"{place_in_words(node)} was repeated in {_histories(times)}, under the same effect key"
         lines = text_lines(f"{said}: a receiver that honours it sees one effect", 2)
         print_hint("\n  ".join(lines))
     _print_verdict(report, options)
+
+
+def _histories(number: int) -> str:
+    return "1 history" if number == 1 else f"{number} histories"
 
 
 def _is_repeated_function(finding: CrashFinding) -> bool:
@@ -136,12 +144,13 @@ def _is_repeated_function(finding: CrashFinding) -> bool:
 
 def _together(repeated: Sequence[CrashFinding]) -> CrashFinding:
     """One finding for all functions that are called again."""
-    names = ", ".join(each.node for each in repeated)
+    names = ", ".join(place_in_words(each.node) for each in repeated)
     seeds = sorted({seed for each in repeated for seed in each.seeds})
     message = (
         f"{len(repeated)} functions are called again when their worker dies before the result is committed: {names}"
     )
-    hint = f"harmless where a function only computes; else {repeated[0].hint}"
+    hint = max((each.hint for each in repeated), key=len)
+    hint = f"harmless where a function only computes; else {hint}"
     return CrashFinding("duplicate", "warning", "", message, hint, seeds=seeds)
 
 
