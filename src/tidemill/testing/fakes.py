@@ -17,7 +17,7 @@ import msgspec
 
 from tidemill.authoring.decorators import Task
 from tidemill.authoring.decorators import Workflow as Authored
-from tidemill.errors import offered
+from tidemill.errors import offered, rejected
 from tidemill.handlers.contract import Fail, Handler, HandlerOutcome, NodeContext, ended
 from tidemill.handlers.python.functions import Function, FunctionSignature, imported
 from tidemill.kernel.model import Compensator, Json, Node, NodeType, Workflow
@@ -473,10 +473,39 @@ class FakeSecrets:
         return self._given.get(name, f"secret-{name}")
 
 
-def failing(described: Mapping[str, Any]) -> Fail:
-    """The failure that a file of fakes describes: `{code, message, retryable}`."""
-    code, message = str(described.get("code", "failed")), str(described.get("message", "a fake failure"))
-    return Fail(code, message, retryable=bool(described.get("retryable", False)))
+# The file of fakes
+
+
+class FakesFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What `--fakes FILE` may hold."""
+
+    inputs: dict[str, Any] = {}
+    nodes: dict[str, Any] = {}
+    """What nodes return; `{$fail: {code, message, retryable}}` is a failure."""
+    approvals: dict[str, dict[str, Any]] = {}
+    """`{decision, form, comments}` by node; everything else is approved."""
+    signals: dict[str, Any] = {}
+    """Payloads by name."""
+    repeatable: list[str] = []
+    """Nodes whose effect may happen twice without harm."""
+
+
+def read_fakes(raw: Json) -> FakesFile:
+    """Read a file of fakes. Raises Rejected."""
+    try:
+        return msgspec.convert(raw, FakesFile)
+    except msgspec.ValidationError as error:
+        hint = "its keys are inputs, nodes, approvals, signals and repeatable"
+        raise rejected("fakes_invalid", f"the file of fakes cannot be used: {error}", hint=hint) from None
+
+
+def described(given: Json) -> Any:
+    """The fake that a file describes: a value, or the failure `{$fail: {code, message, retryable}}`."""
+    fail = given.get("$fail") if isinstance(given, dict) and len(given) == 1 else None
+    if not isinstance(fail, dict):
+        return given
+    code, message = str(fail.get("code", "failed")), str(fail.get("message", "a fake failure"))
+    return Fail(code, message, retryable=bool(fail.get("retryable", False)))
 
 
 # Repetitions

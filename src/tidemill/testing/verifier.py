@@ -35,13 +35,15 @@ from tidemill.node_types import NodeTypes
 from tidemill.testing.cluster import UNDO, Boundary, CrashPlan
 from tidemill.testing.fakes import (
     EVERY,
+    FakesFile,
     Repetitions,
-    failing,
+    described,
     fake_value,
     made_inputs,
     made_payloads,
     place_in_words,
     places_of,
+    read_fakes,
     remedy,
 )
 from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting, simulated_types
@@ -57,29 +59,6 @@ BOUNDARIES_MAX = 400
 
 Severity = Literal["error", "warning"]
 FindingKind = Literal["duplicate", "lost", "stuck", "different", "invariant", "unknown_outcome", "undisturbed"]
-
-
-class FakesFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What `--fakes FILE` may hold."""
-
-    inputs: dict[str, Any] = {}
-    nodes: dict[str, Any] = {}
-    """What nodes return; `{$fail: {code, message, retryable}}` is a failure."""
-    approvals: dict[str, dict[str, Any]] = {}
-    """`{decision, form, comments}` by node; everything else is approved."""
-    signals: dict[str, Any] = {}
-    """Payloads by name."""
-    repeatable: list[str] = []
-    """Nodes whose effect may happen twice without harm."""
-
-
-def read_fakes(raw: Json) -> FakesFile:
-    """Read a file of fakes. Raises Rejected."""
-    try:
-        return msgspec.convert(raw, FakesFile)
-    except msgspec.ValidationError as error:
-        hint = "its keys are inputs, nodes, approvals, signals and repeatable"
-        raise rejected("fakes_invalid", f"the file of fakes cannot be used: {error}", hint=hint) from None
 
 
 @dataclass(slots=True)
@@ -147,6 +126,8 @@ class Report:
     """Statements that were tried again, by node; the store executes each once, with the commit of its result."""
     findings: list[CrashFinding]
     seconds: float = 0.0
+    unreached: list[str] = field(default_factory=list)
+    """Nodes that do not run without a crash: nothing is known about them."""
     story: list[str] = field(default_factory=list)
     """What happened, if one seed was replayed."""
     kinds: dict[int, str] = field(default_factory=dict)
@@ -200,6 +181,7 @@ class Verifier:
         self._repetitions = Repetitions(self._functions, self._types.handlers, self._fakes.repeatable)
         self._require_known()
         self._inputs = {**made_inputs(self.workflow.inputs), **self._fakes.inputs, **(inputs or {})}
+        self._given = {*self._fakes.inputs, *(inputs or {})}
         self._payloads = made_payloads(self.workflow)
         self._has_signals = any("signal" in str(each) for each in (document, *others))
         self._undisturbed: History | None = None
@@ -251,7 +233,7 @@ class Verifier:
 
     def _live(self, seed: int, dies: Callable[[CrashPlan], bool], workers: int = 1) -> History:
         plan = CrashPlan(lambda boundary: dies(plan))
-        fakes = {name: _fake_of(given) for name, given in self._fakes.nodes.items()}
+        fakes = {name: described(given) for name, given in self._fakes.nodes.items()}
         view, stuck, complaints = None, "", []
         with warnings.catch_warnings():
             # A killed process leaves coroutines that were never started: that is what being killed means.
@@ -262,7 +244,7 @@ class Verifier:
             try:
                 for other in self._others:
                     mill.publish(other)
-                view = self._ended(mill, mill.start(self._document, self._inputs, key=RUN))
+                view = self._ended(mill, self._started(mill))
                 mill.take_over()
                 complaints = mill.complaints()
             except StillWaiting as waiting:
@@ -276,6 +258,16 @@ class Verifier:
         returned = Counter(effect.key for effect in done)
         nodes = {effect.key: (effect.workflow, effect.node) for effect in done}
         return History(seed, plan.reached, plan.crashes, view, stuck, returned, nodes, complaints)
+
+    def _started(self, mill: SimulatedMill) -> str:
+        try:
+            return mill.start(self._document, self._inputs, key=RUN)
+        except Rejected as refusal:
+            raise _made_up(
+                refusal,
+                self._inputs.keys() - self._given,
+                "`-i {wrong}=…`, or `--fakes FILE` with `inputs: {{{wrong}: …}}`",
+            ) from None
 
     def _ended(self, mill: SimulatedMill, run_id: str) -> RunView:
         """Let a run end, doing what people and other systems would do as soon as it waits for them."""
@@ -315,6 +307,10 @@ class Verifier:
                 refusal = refused
             if mill.approval(row.run_id, row.node, **place).status != "pending":
                 return
+        if refusal is not None and isinstance(form, dict) and "form" not in given:
+            raise _made_up(
+                refusal, form, f"`--fakes FILE` with `approvals: {{{{{row.node}: {{{{form: {{shown}}}}}}}}}}`", form
+            ) from None
         if refusal is not None:
             raise refusal
 
@@ -351,6 +347,7 @@ class Verifier:
         first = self.undisturbed
         status = "STUCK" if first.view is None else first.view.status
         report = Report(self.workflow.name, len(self.workflow.nodes), status, {}, len(first.reached), 0, 0, {}, {}, [])
+        report.unreached = [] if first.view is None else _unreached(first.view)
         if first.view is None:
             hint = "give what it waits for with --fakes, or change the workflow"
             said = f"the run does not end without a crash: {first.stuck}"
@@ -358,8 +355,9 @@ class Verifier:
         elif status != "COMPLETED":
             error = first.view.error or {}
             said = f"the run ends {status} without a crash: {error.get('message', '')} [{error.get('code', '')}]"
-            hint = "if made-up values are the cause, give others with --fakes FILE, or call the node with --real NODE"
-            self._add(report, 0, "undisturbed", "warning", first.view.failed_node or "", said, hint)
+            self._add(
+                report, 0, "undisturbed", "warning", first.view.failed_node or "", said, _lead_out(first.view, error)
+            )
         for complaint in first.complaints:
             self._add(report, 0, "invariant", "error", "", complaint, REPORT_IT)
         return report
@@ -479,10 +477,41 @@ Progress = Callable[[int, int], None]
 REPORT_IT = "this is a bug in Tidemill: please report it with the document and the seed"
 
 
-def _fake_of(given: Json) -> Any:
-    if isinstance(given, dict) and given.keys() == {"$fail"} and isinstance(given["$fail"], dict):
-        return failing(given["$fail"])
-    return given
+def _unreached(view: RunView) -> list[str]:
+    idle = [(name, node) for name, node in view.nodes.items() if not node["attempts"]]
+    ended = ("COMPLETED", "FAILED")
+    return [
+        name
+        for name, node in idle
+        if node["status"] not in ended or (node["error"] or {}).get("code") == "upstream_failed"
+    ]
+
+
+def _lead_out(view: RunView, error: Mapping[str, Any]) -> str:
+    """What to give so that a run completes that fails without a crash."""
+    missing = re.match(r".*: no workflow (\S+) is published", str(error.get("message", "")))
+    if missing and "workflow_unknown" in (error.get("code"), *error.get("causes", ())):
+        given = f"`--fakes FILE` with `nodes: {{{view.failed_node}: …}}`"
+        return f"give its document, `--with {missing[1]}.yaml`, or what the node returns: {given}"
+    return "if made-up values are the cause, give others with --fakes FILE, or call the node with --real NODE"
+
+
+def _made_up(
+    refusal: Rejected, made: Collection[str], remedy: str, values: Mapping[str, Json] | None = None
+) -> Rejected:
+    """A refusal that says which values `verify` has made up, by key, and what to write instead."""
+    keys = [next(iter(problem.path.split("/")[2:]), "") for problem in refusal.problems]
+    encoded = {key: "…" if key in keys else msgspec.json.encode(each).decode() for key, each in (values or {}).items()}
+    shown = "{" + ", ".join(f"{key}: {value}" for key, value in encoded.items()) + "}"
+    said = "verify made this value up; give one that fits:"
+    return Rejected(
+        [
+            msgspec.structs.replace(each, hint=f"{said} {remedy.format(wrong=key, shown=shown)}")
+            if key in made
+            else each
+            for each, key in zip(refusal.problems, keys, strict=True)
+        ]
+    )
 
 
 def _without_times(output: Json) -> Json:
@@ -504,6 +533,7 @@ def verify(
     real: Collection[str] = (),
     functions: Mapping[str, Function] | Sequence[Function] | None = None,
     handlers: Sequence[Handler | NodeClass] = (),
+    children: Sequence[Document] = (),
     seeds: int = 20,
 ) -> Report:
     """Kill the worker of a workflow at every boundary, and in `seeds` random histories; report what goes wrong.
@@ -512,7 +542,7 @@ def verify(
     brings its functions and the workflows that it starts. `functions` are those of `tidemill.open`: they are called
     for nodes that `real` names, and their code is searched for `effect_key`. `fakes` has the form of the command's
     file: `inputs`, `nodes`, `approvals`, `signals`, `repeatable`. Nodes that touch the world, functions included, are
-    faked unless `real` names them.
+    faked unless `real` names them. `children` are the documents of the workflows that it starts.
     """
     flow = None if isinstance(document, (str, Mapping)) else authored(document)
     read, text = (flow.document(), "") if flow is not None else _read(document)
@@ -524,7 +554,7 @@ def verify(
         real=real,
         functions={**({} if flow is None else flow.functions), **function_registry(functions)},
         handlers=handlers,
-        others=children_of(flow),
+        others=[*children_of(flow), *(_read(each)[0] for each in children)],
     )
     return located(verifier.verify(seeds), flow)
 

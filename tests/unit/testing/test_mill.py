@@ -574,3 +574,5 @@ def test_a_refusal_does_not_show_the_inside_of_the_simulation(mill: SimulatedMil
 
 def test_the_names_are_listed() -> None:
     assert {"open", "SimulatedMill", "verify", "in_turn"} <= set(dir(testing))
+    with pytest.raises(AttributeError, match="no attribute 'opne': did you mean `open`"):
+        testing.opne  # type: ignore[attr-defined]  # noqa: B018
