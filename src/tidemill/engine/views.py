@@ -19,7 +19,7 @@ from tidemill.authoring.decorators import Workflow as AuthoredWorkflow
 from tidemill.blobs.contract import BlobDamaged, BlobMissing, Blobs
 from tidemill.blobs.payloads import decode_value, encode_value
 from tidemill.engine.compiled import CompiledWorkflow
-from tidemill.errors import RunFailed, rejected
+from tidemill.errors import RunFailed, offered, rejected
 from tidemill.handlers.python.conversion import ConversionError, converter, shown
 from tidemill.kernel.activation import Approval, ApprovalStatus, Vote, Wait, items_merged
 from tidemill.kernel.events import NOT_AN_ITEM, BlobRef, Error, Payload
@@ -56,6 +56,17 @@ class RunStatus(StrEnum):
 
 
 _STRING, _INTEGER = {"type": "string"}, {"type": "integer"}
+
+
+class NodeViews(dict[str, dict[str, Any]]):
+    """The nodes of a run by name; one that is not there is refused with the nearest that is."""
+
+    def __init__(self, run_id: str, nodes: Mapping[str, dict[str, Any]]) -> None:
+        super().__init__(nodes)
+        self._run_id = run_id
+
+    def __missing__(self, name: str) -> dict[str, Any]:
+        raise KeyError(f"run {self._run_id} has no node {name}: {offered(str(name), self)}")
 
 
 class RunView:
@@ -102,7 +113,7 @@ class RunView:
         """Why `outputs` are incomplete; nearly always empty."""
         self.counter = state.counter
         self.events = state.seq
-        self.nodes = nodes
+        self.nodes: dict[str, dict[str, Any]] = NodeViews(run_id, nodes)
         self.error = error_view(state.error)
         self.workflow = state.workflow
         self.version = state.version
@@ -235,6 +246,7 @@ class RunView:
         for name in _RUN_FIELDS:
             # A server of an earlier version does not send the inputs.
             setattr(view, name, shown.get(name) if name == "inputs" else shown[name])
+        view.nodes = NodeViews(view.run_id, view.nodes)
         view.status, view.waiting_for = RunStatus(shown["status"]), tuple(shown["waiting_for"])
         view.stuck, view.outputs_missing = shown.get("stuck", ""), shown.get("outputs_missing", "")
         view.spent = shown.get("spent", {})

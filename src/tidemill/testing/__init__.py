@@ -54,7 +54,10 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            from tidemill.errors import offered
+
+            hint = "" if name.startswith("_") else f": {offered(name, list(_HOMES))}"
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
         return found
 

@@ -23,7 +23,14 @@ from tidemill.expressions.conditions import EvaluationRequest
 from tidemill.expressions.sandbox.tasks import SandboxTask, execute
 from tidemill.kernel.activation import Activation
 from tidemill.kernel.codec import decode_event, decode_state, encode_state
-from tidemill.kernel.events import AnyEvent, RunCreated, RunPatched
+from tidemill.kernel.events import (
+    AnyEvent,
+    CompensationCompleted,
+    CompensationFailed,
+    CompensationScheduled,
+    RunCreated,
+    RunPatched,
+)
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.invariants.checker import check_log
 from tidemill.kernel.jobs import UNLISTED
@@ -37,6 +44,8 @@ from tidemill.testing.simulated_loop import SimAmbient, SimLoop
 TENANT = "default"
 RESULT_SECONDS_MAX = 3_000.0
 EVENTS_SHOWN_MAX = 4
+UNDO = "/undo"
+"""What the compensator of a node is called: `book/undo`. Its effect keys end in the same."""
 
 _PROCESS: contextvars.ContextVar[str] = contextvars.ContextVar("simulated-process", default="")
 
@@ -50,6 +59,7 @@ class Boundary(NamedTuple):
     when: When
     kind: Kind
     nodes: tuple[str, ...]
+    """Compensators as `node/undo`."""
     about: str
     """What is committed, sent or done, in a few words."""
 
@@ -161,20 +171,24 @@ class Process:
 
 
 def _node_of(key: str) -> str:
-    parts = key.split("/")
-    return parts[1] if len(parts) > 1 else ""
+    kind, *parts = key.split("/")
+    return f"{parts[0]}{UNDO if kind == 'undo' else ''}" if parts else ""
 
 
 def _job_name(key: str) -> str:
     """A job by its kind and node, e.g. `run charge`."""
-    return " ".join(filter(None, (key.partition("/")[0], _node_of(key))))
+    return " ".join(filter(None, (key.partition("/")[0], _node_of(key).removesuffix(UNDO))))
 
 
 def _committed(commits: Sequence[Commit]) -> tuple[tuple[str, ...], str]:
     """The nodes that commits of runs are about, and what they write; empty if they change no run."""
     mine = [commit for commit in commits if commit.stream.kind == RUN]
     events = [decode_event(record) for commit in mine for record in commit.records]
-    nodes = [str(node) for event in events if (node := getattr(event, "node", ""))]
+    nodes = [
+        f"{node}{UNDO if isinstance(event, (CompensationScheduled, CompensationCompleted, CompensationFailed)) else ''}"
+        for event in events
+        if (node := getattr(event, "node", ""))
+    ]
     said = [" ".join(filter(None, (type(event).__name__, getattr(event, "node", "")))) for event in events]
     if len(said) > EVENTS_SHOWN_MAX:
         said = [*said[:EVENTS_SHOWN_MAX], f"{len(said) - EVENTS_SHOWN_MAX} more events"]

@@ -1,28 +1,28 @@
 """What nodes do in a simulation: real handlers, fakes that a test gives, or values made from schemas and from reads.
 
 Nodes that only wait, branch or compute are real. A call of any other node is an effect: it is noted, and it is a
-boundary at which its process may die. Blocking functions run in threads that the simulated loop controls.
+boundary at which its process may die. What it means that an effect happens twice is known here, too.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from types import CodeType
 from typing import Any, Literal
 
 import msgspec
 
 from tidemill.authoring.decorators import Task
 from tidemill.authoring.decorators import Workflow as Authored
+from tidemill.errors import offered, rejected
 from tidemill.handlers.contract import Fail, Handler, HandlerOutcome, NodeContext, ended
-from tidemill.handlers.python.functions import Function, FunctionSignature, Ready, imported
-from tidemill.kernel.model import Json, NodeType, Workflow
-from tidemill.testing.cluster import Kind, When
-from tidemill.testing.simulated_loop import Ask, SimLoop
+from tidemill.handlers.python.functions import Function, FunctionSignature, imported
+from tidemill.kernel.model import Compensator, Json, Node, NodeType, Workflow
+from tidemill.testing.cluster import UNDO, Kind, When
+from tidemill.testing.simulated_loop import SimLoop
 
 COMPUTING = frozenset(
     ["value", "fail", "sleep", "human", "signal", "workflow", "wait_until", "input", "output", "search", "transform"]
@@ -32,10 +32,12 @@ USER_CODE = "python"
 CHILD = "workflow"
 MODEL_TYPES = ("llm", "classify", "agent")
 EVERY = "*"
+REAL = object()
+"""No fake: None is one."""
 
 Reach = Callable[[When, Kind, tuple[str, ...], str], Awaitable[None]]
 Faked = str | Task[..., Any] | Authored[..., Any]
-"""What a fake is for: a node, a node type, every node that calls a task, or every node that starts a workflow."""
+"""What a fake is for: a node, its compensator, a node type, all that calls a task, or all that starts a workflow."""
 
 
 def name_of(faked: object) -> str:
@@ -46,7 +48,7 @@ def name_of(faked: object) -> str:
         return f"workflow {faked.name}"
     if isinstance(faked, str):
         return faked
-    kinds = "a node, `workflow.node`, a node type, a task or a workflow"
+    kinds = "a node, `workflow.node`, `node/undo`, a node type, a task or a workflow"
     raise TypeError(f"name {kinds}, not {faked!r}")
 
 
@@ -56,6 +58,22 @@ def called_by(type_: str, config: Json) -> str:
     if name == USER_CODE:
         return f"task {config.get('function')}"
     return f"workflow {str(config.get('workflow')).partition('@')[0]}" if name == CHILD else ""
+
+
+def place_of(context: NodeContext) -> str:
+    """The node of a call, or what its compensator is called."""
+    return f"{context.node}{UNDO}" if context.undoing else context.node
+
+
+def places_of(workflow: Workflow) -> dict[str, Node | Compensator]:
+    """The nodes of a workflow, and their compensators."""
+    undoing = {f"{node.id}{UNDO}": node.compensator for node in workflow.nodes if node.compensator is not None}
+    return {**workflow.by_id, **undoing}
+
+
+def names_of(workflow: str, place: str, type_: str, config: Json) -> tuple[str, ...]:
+    """The names of a node or compensator, the most exact one first."""
+    return f"{workflow}.{place}", place, called_by(type_, config)
 
 
 class InTurn:
@@ -82,6 +100,7 @@ class Effect:
     """One call of a node that touches the world."""
 
     node: str
+    """A node, or `node/undo` for its compensator."""
     key: str
     """The effect key: equal for every attempt of a visit."""
     attempt: int
@@ -92,11 +111,12 @@ class Effect:
 class Fakes:
     """The handlers of one simulation, and what they did.
 
-    `given` are fakes by node (`charge`, `billing.charge`), task, workflow or node type (`http`). A fake is a JSON
-    value, a function, an exception or `in_turn(...)`. The function takes what the real one takes, if the node is a
-    `python` node, and the context otherwise. `real` names nodes that are called for real, `*` all. Without either,
-    `real_code` says whether functions and node types of your own are called, and everything else returns a value that
-    its schema allows. `functions` are the real ones.
+    `given` are fakes by node (`charge`, `billing.charge`), compensator (`charge/undo`), task, workflow or node type
+    (`http`). A fake is a JSON value, a function, an exception or `in_turn(...)`. The function takes what the real one
+    takes, if the node is a `python` node, and the context otherwise. `real` names what is called for real, `*` all.
+    Without either, `real_code` says whether functions and node types of your own are called, and everything else
+    returns a value that its schema allows. A compensator undoes what its node did: if that was no real call, it
+    returns None, unless `given` or `real` names it. `functions` are the real ones.
     """
 
     def __init__(
@@ -105,39 +125,62 @@ class Fakes:
         given: Mapping[Any, Any],
         *,
         functions: Mapping[str, Function],
-        real: Collection[str] = (),
+        real: Collection[Faked] = (),
         real_code: bool = True,
         own_types: Collection[str] = (),
     ) -> None:
-        self._loop, self._real, self._real_code, self._own_types = loop, frozenset(real), real_code, own_types
+        self._loop, self._real_code, self._own_types = loop, real_code, own_types
+        self._real = frozenset(map(name_of, real))
         self._functions = functions
         self.given = {name_of(faked): fake for faked, fake in given.items()}
         self.shapes: dict[str, Json] = {}
         """What the workflow reads of each node's output."""
         self.nodes: set[str] = set()
-        """The nodes of the workflows that were published, also with the name of their workflow, and what they call."""
+        """Nodes and compensators of the published workflows, also with the workflow's name, and what they call."""
         self.callers: dict[str, set[str]] = {}
-        """Nodes by what they call."""
+        """Nodes and compensators by what they call."""
+        self._steps: dict[str, Node] = {}
         self.effects: list[Effect] = []
 
     def learn(self, workflow: Workflow) -> None:
         """Know the nodes of a workflow that was published."""
         self.shapes |= read_shapes(workflow)
-        for node in workflow.nodes:
-            self.nodes |= {node.id, f"{workflow.name}.{node.id}"}
-            if called := called_by(node.type, node.config):
-                self.nodes.add(called)
-                self.callers.setdefault(called, set()).add(node.id)
+        self._steps |= {f"{workflow.name}.{node.id}": node for node in workflow.nodes}
+        for place, called in places_of(workflow).items():
+            names = names_of(workflow.name, place, called.type, called.config)
+            self.nodes.update(filter(None, names))
+            self.callers.setdefault(names[-1], set()).add(place)
 
     def ids_of(self, faked: Faked | None) -> Collection[str] | None:
-        """The nodes that are meant; None for any."""
+        """The nodes and compensators that are meant; None for any."""
         if faked is None or isinstance(faked, str):
             return None if faked is None else (faked,)
         return self.callers.get(name_of(faked), ())
 
-    def unknown(self, types: Collection[str]) -> list[str]:
-        """Fakes that are for no node and no node type: misspelt, they would leave the real function in place."""
-        return sorted(self.given.keys() - self.nodes - set(types)) if self.nodes else []
+    def effects_of(self, faked: Faked | None) -> list[Effect]:
+        """The effects of what is named, or all. Raises ValueError for a name that no published node has."""
+        if isinstance(faked, str) and self.nodes and faked not in self.nodes:
+            raise ValueError(f"there is no node {faked}: {offered(faked, sorted(self.nodes))}")
+        wanted = self.ids_of(faked)
+        named = [(each, (each.node, f"{each.workflow}.{each.node}")) for each in self.effects]
+        return [each for each, names in named if wanted is None or not set(wanted).isdisjoint(names)]
+
+    def complaint(self, types: Collection[str]) -> str:
+        """What is wrong with a fake that nothing uses, which would leave the real function in place; else empty."""
+        wanted = (*((name, "fake") for name in self.given), *((name, "call") for name in self._real - {EVERY}))
+        known = self.nodes | set(types)
+        name, verb = min(((name, verb) for name, verb in wanted if name not in known), default=("", ""))
+        if not self.nodes or not name:
+            return ""
+        is_called = " " in name
+        said = f"no node calls the {name}, which is {'faked' if verb == 'fake' else 'real'}" if is_called else ""
+        said = said or f"there is no node {name} to {verb}"
+        callers = sorted(self.callers.get(f"task {name}", self.callers.get(f"workflow {name}", ())))
+        if callers:
+            return f"{said}: give the task itself, or the node that calls it, `{callers[0]}`"
+        if name.endswith(UNDO) and name.removesuffix(UNDO) in self.nodes:
+            return f"{said}: {name.removesuffix(UNDO)} has no compensator"
+        return f"{said}: {offered(name, sorted(each for each in self.nodes if (' ' in each) is is_called))}"
 
     def handlers(self, handlers: Sequence[Handler], reach: Reach) -> list[Handler]:
         """The handlers of one process; `reach` is called at the boundaries of their effects."""
@@ -145,22 +188,24 @@ class Fakes:
 
     def _fakeable(self, handler: Handler) -> Handler:
         def call(context: NodeContext) -> HandlerOutcome | Awaitable[HandlerOutcome]:
-            name = self._fake_for(handler, context)
-            return handler.call(context) if name is None else self._played(self.given[name], handler, context)
+            fake = self._fake_for(handler, context)
+            return handler.call(context) if fake is REAL else self._played(fake, handler, context)
 
         return replace(handler, call=call)
 
-    def _fake_for(self, handler: Handler, context: NodeContext) -> str | None:
-        """The name under which a fake for a call was given."""
+    def _fake_for(self, handler: Handler, context: NodeContext) -> Any:
+        """The fake that was given for a call, or REAL."""
         type_ = handler.type.name
-        names = (f"{context.workflow}.{context.node}", context.node, called_by(type_, context.config), type_)
-        return next((name for name in names if name in self.given and not context.undoing), None)
+        names = names_of(context.workflow, place_of(context), type_, context.config)
+        # Fakes of a type are for what its nodes do, not for undoing it.
+        names = names if context.undoing else (*names, type_)
+        return next((self.given[name] for name in names if name in self.given), REAL)
 
     def _noted(self, handler: Handler, reach: Reach) -> Handler:
         async def call(context: NodeContext) -> HandlerOutcome:
-            about = context.effect_key
-            await reach("before", "effect", (context.node,), about)
-            effect = Effect(context.node, context.effect_key, context.attempt, context.workflow)
+            about, place = context.effect_key, place_of(context)
+            await reach("before", "effect", (place,), about)
+            effect = Effect(place, context.effect_key, context.attempt, context.workflow)
             self.effects.append(effect)
             try:
                 outcome = await self._outcome(handler, context)
@@ -168,31 +213,44 @@ class Fakes:
                 effect.outcome = "failed"
                 raise
             effect.outcome = "returned"
-            await reach("after", "effect", (context.node,), about)
+            await reach("after", "effect", (place,), about)
             return outcome
 
-        if not self._real and not self._is_code(handler):
+        if not self._real and not self._is_code(handler.type.name):
             return Handler(handler.type, call)
         return replace(handler, call=call)
 
-    def _is_code(self, handler: Handler) -> bool:
-        return handler.type.name == USER_CODE or handler.type.name in self._own_types
+    def _is_code(self, type_: str) -> bool:
+        return type_ == USER_CODE or type_ in self._own_types
 
     async def _outcome(self, handler: Handler, context: NodeContext) -> HandlerOutcome:
-        name = self._fake_for(handler, context)
-        if name is not None:
-            return await self._played(self.given[name], handler, context)
-        if self._is_called(handler, context):
-            return await self._called(handler, context)
+        fake = self._fake_for(handler, context)
+        if fake is not REAL:
+            return await self._played(fake, handler, context)
         if context.undoing:
-            return ended(None)
+            return await self._called(handler, context) if self._is_undone(handler, context) else ended(None)
+        if self._is_called(context.workflow, context.node, handler.type.name, context.config):
+            return await self._called(handler, context)
         return ended(self._made(handler.type, context))
 
-    def _is_called(self, handler: Handler, context: NodeContext) -> bool:
-        if not self._real.isdisjoint((context.node, EVERY)) or (self._real_code and self._is_code(handler)):
+    def _is_called(self, workflow: str, node: str, type_: str, config: Json) -> bool:
+        """Whether a node is called for real, if no fake is given for it."""
+        if not self._real.isdisjoint((*names_of(workflow, node, type_, config), EVERY)):
             return True
         # A pipeline without requests only computes.
-        return handler.type.name == "pipeline" and "http_request" not in str(context.config)
+        return (self._real_code and self._is_code(type_)) or (type_ == "pipeline" and "http_request" not in str(config))
+
+    def _is_undone(self, handler: Handler, context: NodeContext) -> bool:
+        """Whether a compensator is called for real, if no fake is given for it."""
+        type_, flow, node = handler.type.name, context.workflow, context.node
+        if not self._real.isdisjoint(names_of(flow, place_of(context), type_, context.config)):
+            return True
+        step = self._steps[f"{flow}.{node}"]
+        did, names = step.type.partition("@")[0], names_of(flow, node, step.type, step.config)
+        if type_ in self.given or not self.given.keys().isdisjoint((*names, did)):
+            return False
+        was_real = did in COMPUTING or self._is_called(flow, node, did, step.config)
+        return was_real and (not self._real.isdisjoint((*names, EVERY)) or (self._real_code and self._is_code(type_)))
 
     async def _called(self, handler: Handler, context: NodeContext) -> HandlerOutcome:
         if handler.type.name == USER_CODE:
@@ -257,48 +315,6 @@ def _arguments(fake: FunctionSignature, real: FunctionSignature | None, context:
     converters = {name: each for name, each in {**converters, **fake.converters}.items() if name not in defaults}
     both = fake._replace(converters=converters, hints={**real.hints, **fake.hints})
     return both.arguments({"args": {**defaults, **given}}, context)
-
-
-# Functions
-
-
-class SimulatedFunctions(dict[str, Function]):
-    """Functions by name, and those of import paths; each is made to run under simulated time."""
-
-    def __bool__(self) -> bool:
-        return True
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return _under_simulation(self[name] if name in self else imported(name))
-
-
-def _under_simulation(function: Function) -> Function:
-    """An async function that calls a blocking one in a thread of the simulated loop."""
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        return function
-
-    @wraps(function)
-    async def call(**arguments: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimLoop)
-
-        def in_thread(ask: Ask) -> Any:
-            context = arguments.get("context")
-            if isinstance(context, NodeContext) and context.checkpoint is not None:
-                arguments["context"] = msgspec.structs.replace(context, checkpoint=_blocking(context, ask))
-            return function(**arguments)
-
-        return await loop.run_in_thread(in_thread)
-
-    return call
-
-
-def _blocking(context: NodeContext, ask: Ask) -> Any:
-    async def write(value: Any) -> None:
-        assert context.checkpoint is not None
-        await context.checkpoint(value)
-
-    return lambda value: Ready(ask(write(value)))
 
 
 # Made values
@@ -457,7 +473,114 @@ class FakeSecrets:
         return self._given.get(name, f"secret-{name}")
 
 
-def failing(described: Mapping[str, Any]) -> Fail:
-    """The failure that a file of fakes describes: `{code, message, retryable}`."""
-    code, message = str(described.get("code", "failed")), str(described.get("message", "a fake failure"))
-    return Fail(code, message, retryable=bool(described.get("retryable", False)))
+# The file of fakes
+
+
+class FakesFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What `--fakes FILE` may hold."""
+
+    inputs: dict[str, Any] = {}
+    nodes: dict[str, Any] = {}
+    """What nodes return; `{$fail: {code, message, retryable}}` is a failure."""
+    approvals: dict[str, dict[str, Any]] = {}
+    """`{decision, form, comments}` by node; everything else is approved."""
+    signals: dict[str, Any] = {}
+    """Payloads by name."""
+    repeatable: list[str] = []
+    """Nodes whose effect may happen twice without harm."""
+
+
+def read_fakes(raw: Json) -> FakesFile:
+    """Read a file of fakes. Raises Rejected."""
+    try:
+        return msgspec.convert(raw, FakesFile)
+    except msgspec.ValidationError as error:
+        hint = "its keys are inputs, nodes, approvals, signals and repeatable"
+        raise rejected("fakes_invalid", f"the file of fakes cannot be used: {error}", hint=hint) from None
+
+
+def described(given: Json) -> Any:
+    """The fake that a file describes: a value, or the failure `{$fail: {code, message, retryable}}`."""
+    fail = given.get("$fail") if isinstance(given, dict) and len(given) == 1 else None
+    if not isinstance(fail, dict):
+        return given
+    code, message = str(fail.get("code", "failed")), str(fail.get("message", "a fake failure"))
+    return Fail(code, message, retryable=bool(fail.get("retryable", False)))
+
+
+# Repetitions
+
+Repetition = Literal["harmless", "once", "keyed", "unkeyed"]
+"""What a second call does: no harm, nothing, nothing at a receiver that honours its key, or a second effect."""
+
+
+class Repetitions:
+    """Knows what a second call does. `repeatable` are nodes and compensators for which it does no harm."""
+
+    def __init__(
+        self, functions: Mapping[str, Function], handlers: Sequence[Handler], repeatable: Collection[str]
+    ) -> None:
+        self._functions, self._handlers, self._repeatable = functions, handlers, frozenset(repeatable)
+
+    def of(self, place: str, called: Node | Compensator | None) -> Repetition:
+        """What it means that the effect of a node, or of its compensator, happens twice."""
+        if called is None or not self._repeatable.isdisjoint((place, place.removesuffix(UNDO))):
+            return "harmless"
+        name, config = called.type.partition("@")[0], called.config if isinstance(called.config, dict) else {}
+        match name:
+            case "webhook" | "email":
+                return "keyed"
+            case "llm" | "classify" | "pipeline":
+                return "harmless"
+            case "http":
+                method = config.get("method") or ("POST" if config.get("body") is not None else "GET")
+                if method in ("GET", "HEAD", "OPTIONS"):
+                    return "harmless"
+                return "keyed" if config.get("idempotency_header", True) else "unkeyed"
+            case "sql":
+                if str(config.get("statement", "")).lstrip().lower().startswith(("select", "with")):
+                    return "harmless"
+                if config.get("database", "store") == "store":
+                    return "once"
+                return "keyed" if ":effect_key" in str(config.get("statement")) else "unkeyed"
+            case "python":
+                return "keyed" if _uses_key(self._function(str(config.get("function")))) else "unkeyed"
+            case _:
+                own = next((each.call for each in self._handlers if each.type.key == called.type), None)
+                return "keyed" if name in COMPUTING or _uses_key(own) else "unkeyed"
+
+    def _function(self, name: str) -> Function | None:
+        try:
+            return self._functions[name] if name in self._functions else imported(name)
+        except Exception:
+            return None
+
+
+def remedy(called: Node | Compensator | None) -> str:
+    """What to change so that a second call does no harm; a compensator is always called at least once."""
+    keys = {
+        "http": "leave `idempotency_header` on",
+        "sql": "deduplicate by `:effect_key` in the statement",
+        "shell": "",
+    }
+    name = "" if called is None else called.type.partition("@")[0]
+    key = keys.get(name, "let the receiver deduplicate by `context.effect_key`")
+    if isinstance(called, Compensator):
+        return key or "let the command do no harm when it is repeated"
+    return ", or ".join(filter(None, (key, "write `delivery: at_most_once`")))
+
+
+def place_in_words(place: str) -> str:
+    """A node by its name, and the compensator of one as such."""
+    return f"the compensator of {place.removesuffix(UNDO)}" if place.endswith(UNDO) else place
+
+
+def _uses_key(function: Callable[..., Any] | None) -> bool:
+    """Whether the code of a function, or of a function inside it, reads `effect_key`."""
+    code = getattr(None if function is None else inspect.unwrap(function), "__code__", None)
+    return isinstance(code, CodeType) and _reads_key(code)
+
+
+def _reads_key(code: CodeType) -> bool:
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return "effect_key" in code.co_names or any(map(_reads_key, inner))

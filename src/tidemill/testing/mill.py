@@ -30,7 +30,7 @@ from tidemill.engine.services.workflows import Document
 from tidemill.engine.validation import Seconds, timeout_of
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.leases import WorkerOptions
-from tidemill.errors import offered, shorten_traceback
+from tidemill.errors import shorten_traceback
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.discovery import NodeTypeSource
 from tidemill.handlers.python.functions import Function, function_registry
@@ -39,9 +39,9 @@ from tidemill.security.grants import ANY
 from tidemill.settings import Settings, read_settings
 from tidemill.stores.contract import Commit, Lease
 from tidemill.testing.cluster import Boundary, Cluster, CrashPlan, InlineIsolation, Kind, Process, When, activations
-from tidemill.testing.fakes import Effect, Faked, Fakes, FakeSecrets, SimulatedFunctions, name_of
+from tidemill.testing.fakes import Effect, Faked, Fakes, FakeSecrets, name_of
 from tidemill.testing.faulty_store import FaultyStore
-from tidemill.testing.simulated_loop import SimAmbient, SimLoop
+from tidemill.testing.simulated_loop import SimAmbient, SimLoop, SimulatedFunctions
 from tidemill.triggers.scheduler import Scheduler
 from tidemill.triggers.service import ScheduleService, schedule_verb
 
@@ -202,7 +202,7 @@ class SimulatedMill:
         functions: SimulatedFunctions,
         *,
         fakes: Mapping[Any, Any] | None = None,
-        real: Collection[str] = (),
+        real: Collection[Faked] = (),
         real_code: bool = True,
         secrets: Mapping[str, str] | None = None,
         begin: datetime = BEGIN,
@@ -232,7 +232,7 @@ class SimulatedMill:
     # What a test gives
 
     def fake(self, node: Faked, fake: Any) -> None:
-        """Give a node, every node of a type, or all that call a task or start a workflow, a fake.
+        """Give a node, its compensator (`node/undo`), a node type, or all that call a task or start a workflow, a fake.
 
         It is a value, a function, an exception or `in_turn(...)`.
         """
@@ -279,9 +279,8 @@ class SimulatedMill:
         return list(self._plan.reached)
 
     def effects(self, node: Faked | None = None) -> list[Effect]:
-        """The calls of nodes that touch the world, in order; of one node or task if it is named."""
-        nodes = self._fakes.ids_of(node)
-        return [effect for effect in self._fakes.effects if nodes is None or effect.node in nodes]
+        """The calls of what touches the world, in order; of one node, compensator (`node/undo`) or task, if named."""
+        return self._fakes.effects_of(node)
 
     def publish(self, document: Document | Workflow[..., Any]) -> Published:
         """Publish a document: a mapping, YAML or JSON text, the path of a file, or a workflow written in Python."""
@@ -360,11 +359,8 @@ class SimulatedMill:
         Raises AssertionError if a crash that was asked for never happened, or if a fake is for no node that was there.
         """
         self._end()
-        for name in self._fakes.unknown(self._types.by_name):
-            is_called = " " in name
-            said = f"no node calls the {name}, which is faked" if is_called else f"there is no node {name} to fake"
-            known = [each for each in self._fakes.nodes if (" " in each) is is_called]
-            raise AssertionError(f"{said}: {offered(name, known)}")
+        if complaint := self._fakes.complaint(self._types.by_name):
+            raise AssertionError(complaint)
         missed = [f"{each.when} {each.kind} of {each.name or 'any node'}" for each in self._planned if each.left > 0]
         if missed:
             raise AssertionError(f"no worker was killed {', '.join(missed)}: the boundary was never reached")
@@ -583,7 +579,7 @@ def open(  # noqa: A001 - it is called like `tidemill.open`
     functions: Mapping[str, Function] | Iterable[Function] | None = None,
     handlers: Sequence[Handler | NodeClass] = (),
     fakes: Mapping[Any, Any] | None = None,
-    real: Collection[str] = (),
+    real: Collection[Faked] = (),
     secrets: Mapping[str, str] | None = None,
     begin: datetime = BEGIN,
     settings: Settings | None = None,
@@ -591,9 +587,10 @@ def open(  # noqa: A001 - it is called like `tidemill.open`
     """Open an engine in memory whose clock stops until the test moves it or waits for a result.
 
     `functions` and `handlers` are those of `tidemill.open`, and are called. `fakes` are what nodes return instead, by
-    node, task, workflow or node type: a value, a function, an exception or `in_turn(...)`. Other nodes that touch the
-    world (`http`, `llm`, `sql`, `email` …) return a value that their schema allows, unless `real` names them.
-    `secrets` that are not given have made-up values. `begin` is the time at which the clock stands.
+    node, compensator (`node/undo`), task, workflow or node type: a value, a function, an exception or `in_turn(...)`.
+    Other nodes that touch the world (`http`, `llm`, `sql`, `email` …) return a value that their schema allows, and the
+    compensators of faked nodes return None, unless `real` names them. `secrets` that are not given have made-up values.
+    `begin` is the time at which the clock stands.
     """
     known = SimulatedFunctions(function_registry(functions))
     types = simulated_types(known, handlers, settings)

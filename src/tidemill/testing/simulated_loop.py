@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import math
 import random
 import selectors
@@ -15,8 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import wraps
 from heapq import heappop, heappush
 from typing import Any
+
+import msgspec
+
+from tidemill.handlers.contract import NodeContext
+from tidemill.handlers.python.functions import Function, Ready, imported
 
 REAL_SECONDS_MAX = 120.0
 """How long a blocking function or a socket may keep the loop waiting."""
@@ -215,3 +222,45 @@ class SimAmbient:
 
     def chance(self) -> float:
         return self._rng.random()
+
+
+# Functions
+
+
+class SimulatedFunctions(dict[str, Function]):
+    """Functions by name, and those of import paths; each is made to run under simulated time."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return _under_simulation(self[name] if name in self else imported(name))
+
+
+def _under_simulation(function: Function) -> Function:
+    """An async function that calls a blocking one in a thread of the simulated loop."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return function
+
+    @wraps(function)
+    async def call(**arguments: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+
+        def in_thread(ask: Ask) -> Any:
+            context = arguments.get("context")
+            if isinstance(context, NodeContext) and context.checkpoint is not None:
+                arguments["context"] = msgspec.structs.replace(context, checkpoint=_blocking(context, ask))
+            return function(**arguments)
+
+        return await loop.run_in_thread(in_thread)
+
+    return call
+
+
+def _blocking(context: NodeContext, ask: Ask) -> Any:
+    async def write(value: Any) -> None:
+        assert context.checkpoint is not None
+        await context.checkpoint(value)
+
+    return lambda value: Ready(ask(write(value)))

@@ -8,7 +8,6 @@ that is stuck. What the document allows is a warning that names the line to chan
 
 from __future__ import annotations
 
-import inspect
 import random
 import re
 import warnings
@@ -17,7 +16,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from types import CodeType
 from typing import Any, Literal
 
 import msgspec
@@ -29,15 +27,27 @@ from tidemill.engine.services.workflows import Document
 from tidemill.engine.views import RunView
 from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.handlers.contract import Handler, NodeClass
-from tidemill.handlers.python.functions import Function, function_registry, imported
+from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.reader import format_of, read_document
-from tidemill.kernel.model import Compensator, Json, Node, Workflow
+from tidemill.kernel.model import Json, Node, Workflow
 from tidemill.node_types import NodeTypes
-from tidemill.testing.cluster import Boundary, CrashPlan
-from tidemill.testing.fakes import COMPUTING, EVERY, SimulatedFunctions, failing, fake_value, made_inputs, made_payloads
+from tidemill.testing.cluster import UNDO, Boundary, CrashPlan
+from tidemill.testing.fakes import (
+    EVERY,
+    FakesFile,
+    Repetitions,
+    described,
+    fake_value,
+    made_inputs,
+    made_payloads,
+    place_in_words,
+    places_of,
+    read_fakes,
+    remedy,
+)
 from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting, simulated_types
-from tidemill.testing.simulated_loop import Overdue
+from tidemill.testing.simulated_loop import Overdue, SimulatedFunctions
 
 RUN = "verify"
 RANDOM_FIRST = 10_000
@@ -49,31 +59,6 @@ BOUNDARIES_MAX = 400
 
 Severity = Literal["error", "warning"]
 FindingKind = Literal["duplicate", "lost", "stuck", "different", "invariant", "unknown_outcome", "undisturbed"]
-Repetition = Literal["harmless", "keyed", "unkeyed"]
-"""What a second call does: no harm, none at a receiver that honours its key, or a second effect."""
-
-
-class FakesFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What `--fakes FILE` may hold."""
-
-    inputs: dict[str, Any] = {}
-    nodes: dict[str, Any] = {}
-    """What nodes return; `{$fail: {code, message, retryable}}` is a failure."""
-    approvals: dict[str, dict[str, Any]] = {}
-    """`{decision, form, comments}` by node; everything else is approved."""
-    signals: dict[str, Any] = {}
-    """Payloads by name."""
-    repeatable: list[str] = []
-    """Nodes whose effect may happen twice without harm."""
-
-
-def read_fakes(raw: Json) -> FakesFile:
-    """Read a file of fakes. Raises Rejected."""
-    try:
-        return msgspec.convert(raw, FakesFile)
-    except msgspec.ValidationError as error:
-        hint = "its keys are inputs, nodes, approvals, signals and repeatable"
-        raise rejected("fakes_invalid", f"the file of fakes cannot be used: {error}", hint=hint) from None
 
 
 @dataclass(slots=True)
@@ -83,6 +68,7 @@ class CrashFinding:
     kind: FindingKind
     severity: Severity
     node: str
+    """A node, or `node/undo` for its compensator."""
     message: str
     hint: str
     node_type: str = ""
@@ -136,8 +122,12 @@ class Report:
     crashes: int
     keyed: dict[str, int]
     """Effects that were repeated under the same effect key, by node."""
+    once: dict[str, int]
+    """Statements that were tried again, by node; the store executes each once, with the commit of its result."""
     findings: list[CrashFinding]
     seconds: float = 0.0
+    unreached: list[str] = field(default_factory=list)
+    """Nodes that do not run without a crash: nothing is known about them."""
     story: list[str] = field(default_factory=list)
     """What happened, if one seed was replayed."""
     kinds: dict[int, str] = field(default_factory=dict)
@@ -149,7 +139,17 @@ class Report:
         return not any(finding.severity == "error" for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("workflow", "nodes", "status", "boundaries", "boundaries_reached", "random", "crashes", "keyed")
+        names = (
+            "workflow",
+            "nodes",
+            "status",
+            "boundaries",
+            "boundaries_reached",
+            "random",
+            "crashes",
+            "keyed",
+            "once",
+        )
         shown = {name: getattr(self, name) for name in names}
         found = [finding.to_dict() for finding in self.findings]
         return {"ok": self.ok, **shown, "findings": found, "seconds": round(self.seconds, 3), "story": self.story}
@@ -176,34 +176,32 @@ class Verifier:
         self._document, self._text, self._others, self._real = document, text, others, frozenset(real)
         self.workflow: Workflow = compile_document(document, self._types.by_name, self._types.unusable_types).workflow
         compiled = (compile_document(each, self._types.by_name, self._types.unusable_types) for each in others)
-        self._flows = {flow.name: flow for flow in (*(each.workflow for each in compiled), self.workflow)}
-        self._require_known({*self._real} - {EVERY}, "--real")
-        self._require_faked()
+        flows = (*(each.workflow for each in compiled), self.workflow)
+        self._places = {flow.name: places_of(flow) for flow in flows}
+        self._repetitions = Repetitions(self._functions, self._types.handlers, self._fakes.repeatable)
+        self._require_known()
         self._inputs = {**made_inputs(self.workflow.inputs), **self._fakes.inputs, **(inputs or {})}
+        self._given = {*self._fakes.inputs, *(inputs or {})}
         self._payloads = made_payloads(self.workflow)
         self._has_signals = any("signal" in str(each) for each in (document, *others))
         self._undisturbed: History | None = None
 
-    def _require_known(self, nodes: set[str], option: str) -> None:
-        for name in sorted(nodes - self.workflow.by_id.keys()):
-            hint = offered(name, list(self.workflow.by_id))
-            raise rejected("node_unknown", f"{option} {name}: the workflow has no such node", hint=hint)
-
-    def _require_faked(self) -> None:
-        """Refuse fakes for what is not there: the real thing, or a made value, would be used in silence."""
-        ids = {(self.workflow.name, node) for node in self.workflow.by_id}
-        ids |= {(str(other.get("name")), str(each["id"])) for other in self._others for each in other.get("nodes", ())}
-        nodes = {node for _, node in ids}
-        named = {f"{flow}.{node}" for flow, node in ids}
+    def _require_known(self) -> None:
+        """Refuse what is given for nodes that are not there: the real thing, or a made value, would be used instead."""
+        known = {place for places in self._places.values() for place in places}
+        named = {f"{flow}.{place}" for flow, places in self._places.items() for place in places}
+        for name in sorted({*self._real} - {EVERY} - known - named):
+            hint = offered(name, sorted(known))
+            raise rejected("node_unknown", f"--real {name}: the workflow has no such node", hint=hint)
         fakes = self._fakes
-        known = (
-            ("nodes", fakes.nodes, nodes | named | self._types.by_name.keys()),
-            ("approvals", fakes.approvals, nodes),
-            ("repeatable", fakes.repeatable, nodes),
+        allowed = (
+            ("nodes", fakes.nodes, known | named | self._types.by_name.keys()),
+            ("approvals", fakes.approvals, known),
+            ("repeatable", fakes.repeatable, known),
         )
         problems = [
-            Problem(code="fakes_invalid", message=f"there is no node {name}", path=f"/{key}", hint=offered(name, nodes))
-            for key, given, names in known
+            Problem(code="fakes_invalid", message=f"there is no node {name}", path=f"/{key}", hint=offered(name, known))
+            for key, given, names in allowed
             for name in sorted(set(given) - names)
         ]
         if problems:
@@ -235,7 +233,7 @@ class Verifier:
 
     def _live(self, seed: int, dies: Callable[[CrashPlan], bool], workers: int = 1) -> History:
         plan = CrashPlan(lambda boundary: dies(plan))
-        fakes = {name: _fake_of(given) for name, given in self._fakes.nodes.items()}
+        fakes = {name: described(given) for name, given in self._fakes.nodes.items()}
         view, stuck, complaints = None, "", []
         with warnings.catch_warnings():
             # A killed process leaves coroutines that were never started: that is what being killed means.
@@ -246,7 +244,7 @@ class Verifier:
             try:
                 for other in self._others:
                     mill.publish(other)
-                view = self._ended(mill, mill.start(self._document, self._inputs, key=RUN))
+                view = self._ended(mill, self._started(mill))
                 mill.take_over()
                 complaints = mill.complaints()
             except StillWaiting as waiting:
@@ -260,6 +258,16 @@ class Verifier:
         returned = Counter(effect.key for effect in done)
         nodes = {effect.key: (effect.workflow, effect.node) for effect in done}
         return History(seed, plan.reached, plan.crashes, view, stuck, returned, nodes, complaints)
+
+    def _started(self, mill: SimulatedMill) -> str:
+        try:
+            return mill.start(self._document, self._inputs, key=RUN)
+        except Rejected as refusal:
+            raise _made_up(
+                refusal,
+                self._inputs.keys() - self._given,
+                "`-i {wrong}=…`, or `--fakes FILE` with `inputs: {{{wrong}: …}}`",
+            ) from None
 
     def _ended(self, mill: SimulatedMill, run_id: str) -> RunView:
         """Let a run end, doing what people and other systems would do as soon as it waits for them."""
@@ -299,6 +307,10 @@ class Verifier:
                 refusal = refused
             if mill.approval(row.run_id, row.node, **place).status != "pending":
                 return
+        if refusal is not None and isinstance(form, dict) and "form" not in given:
+            raise _made_up(
+                refusal, form, f"`--fakes FILE` with `approvals: {{{{{row.node}: {{{{form: {{shown}}}}}}}}}}`", form
+            ) from None
         if refusal is not None:
             raise refusal
 
@@ -334,7 +346,8 @@ class Verifier:
         """The report before any crash: only what is wrong without one."""
         first = self.undisturbed
         status = "STUCK" if first.view is None else first.view.status
-        report = Report(self.workflow.name, len(self.workflow.nodes), status, {}, len(first.reached), 0, 0, {}, [])
+        report = Report(self.workflow.name, len(self.workflow.nodes), status, {}, len(first.reached), 0, 0, {}, {}, [])
+        report.unreached = [] if first.view is None else _unreached(first.view)
         if first.view is None:
             hint = "give what it waits for with --fakes, or change the workflow"
             said = f"the run does not end without a crash: {first.stuck}"
@@ -342,8 +355,9 @@ class Verifier:
         elif status != "COMPLETED":
             error = first.view.error or {}
             said = f"the run ends {status} without a crash: {error.get('message', '')} [{error.get('code', '')}]"
-            hint = "if made-up values are the cause, give others with --fakes FILE, or call the node with --real NODE"
-            self._add(report, 0, "undisturbed", "warning", first.view.failed_node or "", said, hint)
+            self._add(
+                report, 0, "undisturbed", "warning", first.view.failed_node or "", said, _lead_out(first.view, error)
+            )
         for complaint in first.complaints:
             self._add(report, 0, "invariant", "error", "", complaint, REPORT_IT)
         return report
@@ -405,7 +419,9 @@ class Verifier:
             return
         lost = Counter(first.nodes[key][1] for key in first.returned if not history.returned[key])
         for name in lost:
-            message = f"the effect of {name} is lost: the node counts as done and its handler never returned"
+            message = (
+                f"the effect of {place_in_words(name)} is lost: the node counts as done and its handler never returned"
+            )
             self._add(report, history.seed, "lost", "error", name, message, REPORT_IT)
 
     @property
@@ -418,71 +434,21 @@ class Verifier:
     def _judge_repetitions(self, report: Report, history: History) -> None:
         before = self.undisturbed.returned
         again = [key for key, times in history.returned.items() if times > max(1, before[key])]
-        for (flow, name), undoing in dict.fromkeys((history.nodes[key], key.endswith("/undo")) for key in again):
-            node = self._flows[flow].by_id.get(name) if flow in self._flows else None
-            if undoing:
-                self._judge_undoing(report, history, node)
-                continue
-            if node is not None and node.delivery == "at_most_once":
+        for flow, name in dict.fromkeys(history.nodes[key] for key in again):
+            called = self._places[flow].get(name) if flow in self._places else None
+            if isinstance(called, Node) and called.delivery == "at_most_once":
                 message = f"{name} is delivered at most once, and its effect happened twice"
                 self._add(report, history.seed, "duplicate", "error", name, message, REPORT_IT)
                 continue
-            match self._repetition(node, node):
+            match self._repetitions.of(name, called):
+                case "once":
+                    report.once[name] = report.once.get(name, 0) + 1
                 case "keyed":
                     report.keyed[name] = report.keyed.get(name, 0) + 1
                 case "unkeyed":
-                    message = f"the effect of {name} happens twice when its worker dies before the result is committed"
-                    self._add(report, history.seed, "duplicate", "warning", name, message, self._remedy(node))
-
-    def _judge_undoing(self, report: Report, history: History, node: Node | None) -> None:
-        """A compensator is called again when its worker dies: it must undo the same thing twice without harm."""
-        if node is None or self._repetition(node, node.compensator) != "unkeyed":
-            return
-        message = f"the compensator of {node.id} is called twice when its worker dies after the call"
-        hint = "let it deduplicate by `context.effect_key`"
-        self._add(report, history.seed, "duplicate", "warning", node.id, message, hint)
-
-    def _remedy(self, node: Node | None) -> str:
-        keys = {
-            "http": "leave `idempotency_header` on",
-            "sql": "deduplicate by `:effect_key` in the statement",
-            "shell": "",
-        }
-        name = "" if node is None else node.type.partition("@")[0]
-        key = keys.get(name, "let the receiver deduplicate by `context.effect_key`")
-        return ", or ".join(filter(None, (key, "write `delivery: at_most_once`")))
-
-    def _repetition(self, node: Node | None, called: Node | Compensator | None) -> Repetition:
-        """What it means that the effect of a node, or of its compensator, happens twice."""
-        if node is None or called is None or node.id in self._fakes.repeatable:
-            return "harmless"
-        name, config = called.type.partition("@")[0], called.config if isinstance(called.config, dict) else {}
-        match name:
-            case "webhook" | "email":
-                return "keyed"
-            case "llm" | "classify" | "pipeline":
-                return "harmless"
-            case "http":
-                method = config.get("method") or ("POST" if config.get("body") is not None else "GET")
-                if method in ("GET", "HEAD", "OPTIONS"):
-                    return "harmless"
-                return "keyed" if config.get("idempotency_header", True) else "unkeyed"
-            case "sql":
-                if str(config.get("statement", "")).lstrip().lower().startswith(("select", "with")):
-                    return "harmless"
-                on_store = config.get("database", "store") == "store"
-                return "keyed" if on_store or ":effect_key" in str(config.get("statement")) else "unkeyed"
-            case "python":
-                return "keyed" if _uses_key(self._function(str(config.get("function")))) else "unkeyed"
-            case _:
-                own = next((each.call for each in self._types.handlers if each.type.key == called.type), None)
-                return "keyed" if name in COMPUTING or _uses_key(own) else "unkeyed"
-
-    def _function(self, name: str) -> Function | None:
-        try:
-            return self._functions[name] if name in self._functions else imported(name)
-        except Exception:
-            return None
+                    said = f"the effect of {place_in_words(name)} happens twice"
+                    message = f"{said} when its worker dies before the result is committed"
+                    self._add(report, history.seed, "duplicate", "warning", name, message, remedy(called))
 
     def _add(
         self, report: Report, seed: int, kind: FindingKind, severity: Severity, node: str, message: str, hint: str
@@ -491,8 +457,9 @@ class Verifier:
             if (known.kind, known.node, known.message) == (kind, node, message):
                 known.seeds.append(seed)
                 return
-        path, line = self._place(node)
-        type_ = self.workflow.by_id[node].type.partition("@")[0] if node in self.workflow.by_id else ""
+        path, line = self._place(node.removesuffix(UNDO))
+        called = self._places[self.workflow.name].get(node)
+        type_ = "" if called is None else called.type.partition("@")[0]
         report.findings.append(CrashFinding(kind, severity, node, message, hint, type_, path, line, [seed]))
 
     def _place(self, node: str) -> tuple[str, int | None]:
@@ -510,10 +477,41 @@ Progress = Callable[[int, int], None]
 REPORT_IT = "this is a bug in Tidemill: please report it with the document and the seed"
 
 
-def _fake_of(given: Json) -> Any:
-    if isinstance(given, dict) and given.keys() == {"$fail"} and isinstance(given["$fail"], dict):
-        return failing(given["$fail"])
-    return given
+def _unreached(view: RunView) -> list[str]:
+    idle = [(name, node) for name, node in view.nodes.items() if not node["attempts"]]
+    ended = ("COMPLETED", "FAILED")
+    return [
+        name
+        for name, node in idle
+        if node["status"] not in ended or (node["error"] or {}).get("code") == "upstream_failed"
+    ]
+
+
+def _lead_out(view: RunView, error: Mapping[str, Any]) -> str:
+    """What to give so that a run completes that fails without a crash."""
+    missing = re.match(r".*: no workflow (\S+) is published", str(error.get("message", "")))
+    if missing and "workflow_unknown" in (error.get("code"), *error.get("causes", ())):
+        given = f"`--fakes FILE` with `nodes: {{{view.failed_node}: …}}`"
+        return f"give its document, `--with {missing[1]}.yaml`, or what the node returns: {given}"
+    return "if made-up values are the cause, give others with --fakes FILE, or call the node with --real NODE"
+
+
+def _made_up(
+    refusal: Rejected, made: Collection[str], remedy: str, values: Mapping[str, Json] | None = None
+) -> Rejected:
+    """A refusal that says which values `verify` has made up, by key, and what to write instead."""
+    keys = [next(iter(problem.path.split("/")[2:]), "") for problem in refusal.problems]
+    encoded = {key: "…" if key in keys else msgspec.json.encode(each).decode() for key, each in (values or {}).items()}
+    shown = "{" + ", ".join(f"{key}: {value}" for key, value in encoded.items()) + "}"
+    said = "verify made this value up; give one that fits:"
+    return Rejected(
+        [
+            msgspec.structs.replace(each, hint=f"{said} {remedy.format(wrong=key, shown=shown)}")
+            if key in made
+            else each
+            for each, key in zip(refusal.problems, keys, strict=True)
+        ]
+    )
 
 
 def _without_times(output: Json) -> Json:
@@ -527,17 +525,6 @@ def _without_times(output: Json) -> Json:
             return output
 
 
-def _uses_key(function: Callable[..., Any] | None) -> bool:
-    """Whether the code of a function, or of a function inside it, reads `effect_key`."""
-    code = getattr(None if function is None else inspect.unwrap(function), "__code__", None)
-    return isinstance(code, CodeType) and _reads_key(code)
-
-
-def _reads_key(code: CodeType) -> bool:
-    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    return "effect_key" in code.co_names or any(map(_reads_key, inner))
-
-
 def verify(
     document: Document | Authored[..., Any],
     *,
@@ -546,6 +533,7 @@ def verify(
     real: Collection[str] = (),
     functions: Mapping[str, Function] | Sequence[Function] | None = None,
     handlers: Sequence[Handler | NodeClass] = (),
+    children: Sequence[Document] = (),
     seeds: int = 20,
 ) -> Report:
     """Kill the worker of a workflow at every boundary, and in `seeds` random histories; report what goes wrong.
@@ -554,7 +542,7 @@ def verify(
     brings its functions and the workflows that it starts. `functions` are those of `tidemill.open`: they are called
     for nodes that `real` names, and their code is searched for `effect_key`. `fakes` has the form of the command's
     file: `inputs`, `nodes`, `approvals`, `signals`, `repeatable`. Nodes that touch the world, functions included, are
-    faked unless `real` names them.
+    faked unless `real` names them. `children` are the documents of the workflows that it starts.
     """
     flow = None if isinstance(document, (str, Mapping)) else authored(document)
     read, text = (flow.document(), "") if flow is not None else _read(document)
@@ -566,7 +554,7 @@ def verify(
         real=real,
         functions={**({} if flow is None else flow.functions), **function_registry(functions)},
         handlers=handlers,
-        others=children_of(flow),
+        others=[*children_of(flow), *(_read(each)[0] for each in children)],
     )
     return located(verifier.verify(seeds), flow)
 
@@ -591,6 +579,6 @@ def located(report: Report, flow: Authored[..., Any] | None) -> Report:
     if flow is None:
         return report
     for finding in report.findings:
-        finding.path = flow.place_of(finding.node) or finding.path
+        finding.path = flow.place_of(finding.node.removesuffix(UNDO)) or finding.path
         finding.hint = finding.hint.replace("`delivery: at_most_once`", "`at_most_once=True`")
     return report

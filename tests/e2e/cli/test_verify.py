@@ -111,3 +111,39 @@ def test_functions_that_are_called_again_are_one_finding(inside: InProcessCli, f
     assert "harmless where a function only computes" in shown and "`at_most_once=True`" in shown
     found = inside("verify", "verified_twice.py", "-i", "n=1", "--seeds", "0", "--json").json["findings"]
     assert [each["node"] for each in found] == ["price", "charge"]
+
+
+def test_a_run_that_fails_without_a_crash_gets_no_tick(inside: InProcessCli, folder: Path) -> None:
+    (folder / "refused.yaml").write_text(
+        "name: refused\nnodes:\n  - {id: kid, type: workflow, config: {workflow: child}}\n"
+        "  - {id: rest, type: value, dependencies: [kid], config: 1}\n"
+    )
+    ended = inside("verify", "refused.yaml", "--seeds", "0")
+    assert ended.code == main.OK and "✓ every run" not in ended.out
+    assert "⚠ every run ended, and no effect was lost, but the run ends FAILED without a crash, 1 warning" in ended.out
+    assert "→ 1 of 2 nodes did not run, and were not tested: rest; other inputs (-i)" in ended.out
+    assert "--with child.yaml" in ended.out
+    assert inside("verify", "refused.yaml", "--seeds", "0", "--strict").code == main.FAILED
+    assert "⚠ the run ends FAILED without a crash" in inside("verify", "refused.yaml", "--seed", "0").out
+
+
+def test_an_arm_that_is_not_taken_is_named(inside: InProcessCli) -> None:
+    ended = inside("verify", str(EXAMPLES / "branches.yaml"), "--seeds", "0", "--strict")
+    assert ended.code == main.OK and "4 of 7 nodes did not run, and were not tested: board, manager" in ended.out
+
+
+def test_compensators_and_statements_of_the_store_are_named(inside: InProcessCli, folder: Path) -> None:
+    (folder / "verified_saga.py").write_text(
+        "import tidemill\n@tidemill.task\ndef undo(n: int) -> None: ...\n"
+        "@tidemill.task(compensate=undo)\ndef book(room: int) -> int:\n    return room\n"
+        "@tidemill.task\ndef pay(n: int) -> int:\n    return n\n"
+        "@tidemill.workflow(compensate=True)\ndef trip(n: int) -> int:\n    return pay(book(n))\n"
+    )
+    (folder / "fail.json").write_text('{"nodes": {"pay": {"$fail": {"code": "broke", "message": "no"}}}}')
+    shown = inside("verify", "verified_saga.py", "--fakes", "fail.json", "--seeds", "0").out
+    assert "2 functions are called again" in shown and "book, the compensator of" in shown
+    (folder / "up.yaml").write_text(
+        'name: up\nnodes: [{id: up, type: sql, config: {statement: "update stock set n = 1"}}]\n'
+    )
+    shown = inside("verify", "up.yaml", "--seeds", "0").out
+    assert "up was tried again in 2 histories: the store executes its statement exactly once" in shown

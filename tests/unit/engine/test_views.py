@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures.cluster import Cluster, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.engine.views import activation_id, error_view, read_activation_id
+from tidemill.engine.views import RunView, activation_id, error_view, read_activation_id
 from tidemill.kernel.events import Error
 
 
@@ -35,7 +35,11 @@ async def test_a_view_is_plain_json(mill: Cluster, ledger: Ledger) -> None:
         )
     )
     await asyncio.sleep(20)
-    shown = (await worker.engine.show(run_id)).to_dict()
+    view = await worker.engine.show(run_id)
+    shown = view.to_dict()
+    for nodes in (view.nodes, RunView.from_dict(shown).nodes):
+        with pytest.raises(KeyError, match=rf"run {run_id} has no node bb: did you mean `b`"):
+            nodes["bb"]
     assert json.loads(json.dumps(shown)) == shown
     assert list(shown) == [
         "run_id", "workflow", "version", "revision", "status", "inputs", "outputs", "error", "counter", "events",

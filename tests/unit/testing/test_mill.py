@@ -366,7 +366,7 @@ def test_a_task_is_faked_wherever_it_is_called_and_so_is_a_workflow() -> None:
 
 def test_what_is_neither_a_name_nor_a_task_cannot_be_faked(mill: SimulatedMill) -> None:
     for wrong in (7, print, None):
-        with pytest.raises(TypeError, match=r"name a node, `workflow\.node`, a node type, a task or a workflow, not"):
+        with pytest.raises(TypeError, match=r"name a node, `workflow\.node`, `node/undo`, .* not"):
             mill.fake(wrong, 1)  # type: ignore[arg-type]
     other = testing.open(fakes={doubled: 1})
     other.publish(charged)
@@ -420,6 +420,113 @@ def test_a_fake_that_the_task_could_not_return_is_refused() -> None:
         assert error["message"].startswith("the fake of charge(…): the result must be Order, but")
 
 
+# Compensators
+
+UNDONE: list[str] = []
+
+
+@tidemill.task(retries=2, retry_delay=60)
+def unbook(booking: str) -> str:
+    UNDONE.append(booking)
+    return f"{booking} is cancelled"
+
+
+@tidemill.task(compensate=unbook)
+def book(city: str) -> str:
+    return f"a bed in {city}"
+
+
+@tidemill.task
+def pay(booking: str) -> None:
+    raise tidemill.Fail("broke", "no money")
+
+
+@tidemill.workflow(compensate=True)
+def trip(city: str) -> str:
+    booked = book(city)
+    pay(booked)
+    return booked
+
+
+@pytest.fixture
+def undone() -> list[str]:
+    UNDONE.clear()
+    return UNDONE
+
+
+@pytest.mark.parametrize("name", [unbook, "book/undo", "trip.book/undo"])
+def test_a_compensator_is_faked_by_its_task_or_by_its_node(name: Any, undone: list[str]) -> None:
+    busy = tidemill.Fail("busy", "later", retryable=True)
+    with testing.open(fakes={name: testing.in_turn(busy, lambda booking: f"no {booking}")}) as mill:
+        run = mill.run(trip, city="Rome")
+        assert run.rollback["undone"] == ["book/1/-1"] and not undone
+        assert [each.outcome for each in mill.effects(name)] == ["failed", "returned"]
+        assert [each.node for each in mill.effects("book")] == ["book"]
+
+
+def test_a_compensator_that_fails_for_good(undone: list[str]) -> None:
+    with testing.open(fakes={unbook: tidemill.Fail("locked", "no")}) as mill:
+        assert mill.run(trip, city="Rome").rollback["status"] == "partial"
+    with testing.open(fakes={unbook: 7}) as mill:
+        failed = mill.run(trip, city="Rome").rollback["errors"]["book/1/-1"]
+    assert failed["message"].startswith("the fake of unbook(…): the result must be str") and not undone
+
+
+@pytest.mark.parametrize("step", [book, "book", "trip.book", "python"])
+def test_the_compensator_of_a_faked_step_does_nothing(step: Any, undone: list[str]) -> None:
+    with testing.open(fakes={step: "a tent", pay: tidemill.Fail("broke", "no")}) as mill:
+        assert mill.run(trip, city="Rome").rollback["status"] == "done"
+        assert len(mill.effects(unbook)) == 1 and not undone
+
+
+@pytest.mark.parametrize("real", [unbook, "book/undo"])
+def test_the_compensator_of_a_faked_step_can_be_real(real: Any, undone: list[str]) -> None:
+    with testing.open(fakes={book: "a tent"}, real=[real]) as mill:
+        mill.run(trip, city="Rome")
+    assert undone == ["a tent"]
+
+
+def test_the_compensator_of_a_real_step_is_real(undone: list[str]) -> None:
+    with testing.open() as mill:
+        mill.crash("after effect", node=unbook)
+        mill.crash("after commit", node="book/undo")
+        mill.run(trip, city="Rome")
+    assert undone == ["a bed in Rome"] * 2
+
+
+def test_the_compensator_of_a_made_up_step_does_nothing(mill: SimulatedMill, undone: list[str]) -> None:
+    undo = {"type": "python", "config": {"function": "unbook", "args": {"booking": "{{ output.body }}"}}}
+    mill.register(unbook.function, "unbook")
+    flow = document(
+        node("book", type="http", config={"url": "https://x.example"}, compensator=undo),
+        node("stop", "book", type="fail", config={"message": "no"}),
+        on_failure={"compensate": "automatic"},
+    )
+    assert mill.run(flow).rollback["status"] == "done" and not undone
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("unbook", "no node unbook to fake: give the task itself, or the node that calls it, `book/undo`"),
+        ("pay/undo", "no node pay/undo to fake: pay has no compensator"),
+        ("boook", "no node boook to fake: did you mean `book`"),
+    ],
+)
+def test_a_fake_that_nothing_uses_says_what_to_write(name: str, said: str, undone: list[str]) -> None:
+    with pytest.raises(AssertionError, match=said), testing.open(fakes={name: 1}) as mill:
+        mill.run(trip, city="Rome")
+    with pytest.raises(AssertionError, match="there is no node chrge to call"), testing.open(real=["chrge"]) as mill:
+        mill.run(trip, city="Rome")
+
+
+def test_effects_of_a_node_that_is_not_there_are_refused(undone: list[str]) -> None:
+    with testing.open() as mill:
+        mill.run(trip, city="Rome")
+        with pytest.raises(ValueError, match="there is no node boook: did you mean `book`"):
+            mill.effects("boook")
+
+
 # More crashes, and more verbs
 
 
@@ -467,3 +574,5 @@ def test_a_refusal_does_not_show_the_inside_of_the_simulation(mill: SimulatedMil
 
 def test_the_names_are_listed() -> None:
     assert {"open", "SimulatedMill", "verify", "in_turn"} <= set(dir(testing))
+    with pytest.raises(AttributeError, match="no attribute 'opne': did you mean `open`"):
+        testing.opne  # type: ignore[attr-defined]  # noqa: B018

@@ -12,7 +12,8 @@ import pytest
 import tidemill
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.errors import Rejected
-from tidemill.testing.verifier import RANDOM_FIRST, FakesFile, Report, Verifier, read_fakes, verify
+from tidemill.testing.fakes import FakesFile, read_fakes
+from tidemill.testing.verifier import RANDOM_FIRST, Report, Verifier, verify
 
 
 def keyed(context: Any) -> str:
@@ -330,3 +331,91 @@ def pays_once(n: int) -> int:
 def test_the_effects_of_children_are_judged_like_those_of_parents(flow: Any, kind: str, node: str) -> None:
     (finding,) = verify(flow, inputs={"n": 1}, seeds=2).findings
     assert (finding.kind, finding.severity, finding.node) == (kind, "warning", node)
+
+
+@tidemill.task
+def unbook(booking: int) -> None: ...
+
+
+@tidemill.task(compensate=unbook)
+def book(room: int) -> int:
+    return room
+
+
+@tidemill.task
+def pay(booking: int) -> None: ...
+
+
+@tidemill.workflow(compensate=True)
+def trip(room: int) -> int:
+    booked = book(room)
+    pay(booked)
+    return booked
+
+
+BROKE = {"pay": {"$fail": {"code": "broke", "message": "no money"}}}
+
+
+def test_a_compensator_is_named_as_such() -> None:
+    report = verify(trip, fakes={"nodes": BROKE}, seeds=0)
+    found = {each.node: each.message for each in report.findings if each.kind == "duplicate"}
+    assert found.keys() == {"book", "book/undo"}
+    assert found["book/undo"].startswith("the effect of the compensator of book happens twice")
+
+
+def test_compensators_are_faked_and_repeatable_by_name() -> None:
+    locked = {"book/undo": {"$fail": {"code": "locked", "message": "no"}}}
+    for fakes in ({"nodes": BROKE | locked}, {"nodes": BROKE, "repeatable": ["book/undo"]}):
+        report = verify(trip, fakes=fakes, real=["book"], seeds=0)
+        assert {each.node for each in report.findings if each.kind == "duplicate"} == {"book"}
+    with pytest.raises(Rejected, match="there is no node unbook"):
+        verify(trip, fakes={"nodes": {"unbook": 1}})
+
+
+def test_a_statement_on_the_store_is_executed_once() -> None:
+    up = {"id": "up", "type": "sql", "config": {"statement": "update stock set n = 1"}}
+    report = verify({"name": "x", "nodes": [up]}, seeds=0)
+    assert report.once.keys() == {"up"} and not report.keyed and not report.findings
+
+
+# What verify makes up, and what it leaves out
+
+FORM = {
+    "type": "object",
+    "required": ["centre", "n"],
+    "properties": {"centre": {"type": "string", "pattern": "^CC-[0-9]$"}, "n": {"type": "integer"}},
+}
+ASK = {"name": "x", "nodes": [{"id": "ask", "type": "human", "config": {"title": "Go?", "form": FORM}}]}
+
+
+def test_a_made_up_form_that_does_not_fit_says_what_to_write() -> None:
+    with pytest.raises(Rejected) as refused:
+        verify(ASK, seeds=0)
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.path) == ("form_invalid", "/form/centre")
+    written = "`--fakes FILE` with `approvals: {ask: {form: {centre: …, n: 1}}}`"
+    assert problem.hint == f"verify made this value up; give one that fits: {written}"
+    assert verify(ASK, fakes={"approvals": {"ask": {"form": {"centre": "CC-1", "n": 1}}}}, seeds=0).ok
+    with pytest.raises(Rejected, match="form_invalid") as mine:
+        verify(ASK, fakes={"approvals": {"ask": {"form": {"centre": "1", "n": 1}}}}, seeds=0)
+    assert "made this value up" not in str(mine.value)
+
+
+def test_a_made_up_input_that_does_not_fit_says_what_to_write() -> None:
+    flow = {"name": "x", "inputs": FORM, "nodes": [{"id": "a", "type": "value", "config": 1}]}
+    with pytest.raises(Rejected, match="made this value up; give one that fits: `-i centre=…`, or `--fakes FILE`"):
+        verify(flow, seeds=0)
+    with pytest.raises(Rejected) as mine:
+        verify(flow, inputs={"centre": "1"}, seeds=0)
+    assert "made this value up" not in str(mine.value)
+
+
+def test_a_missing_child_is_asked_for_and_what_did_not_run_is_named() -> None:
+    kid = node("kid", type="workflow", config={"workflow": "child"})
+    flow = document(node("a"), {**kid, "dependencies": ["a"]}, node("z", "kid"), node("zz", "z"))
+    report = verify(flow, seeds=0)
+    assert (report.status, report.unreached) == ("FAILED", ["z", "zz"])
+    (finding,) = report.findings
+    assert finding.hint.startswith("give its document, `--with child.yaml`, or what the node returns: `--fakes FILE`")
+    whole = verify(flow, children=[{"name": "child", "nodes": [{"id": "c", "type": "value", "config": 1}]}], seeds=0)
+    assert (whole.status, whole.unreached, whole.findings) == ("COMPLETED", [], [])

@@ -32,10 +32,12 @@ from tidemill.cli.render.terminal import (
 )
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.errors import Rejected
-from tidemill.testing.verifier import CrashFinding, Report, Verifier, children_of, located, read_fakes
+from tidemill.testing.fakes import place_in_words, read_fakes
+from tidemill.testing.verifier import CrashFinding, Report, Verifier, children_of, located
 
 KINDS = ("commit", "send", "effect")
 SEEDS_SHOWN_MAX = 3
+UNREACHED_SHOWN_MAX = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +123,28 @@ def print_report(report: Report, options: VerifyOptions) -> None:
         _print_finding(_together(repeated), options)
     if any(each.kind == "duplicate" and each.severity == "warning" for each in report.findings):
         print_hint("list nodes that may safely run twice under `repeatable` in the --fakes file")
+    for node, times in report.once.items():
+        again = f"{place_in_words(node)} was tried again in {_histories(times)}"
+        said = f"{again}: the store executes its statement exactly once"
+        print_hint("\n  ".join(text_lines(said, 2)))
     for node, times in report.keyed.items():
-        times_said = "1 history" if times == 1 else f"{times} histories"
-        said = f"{node} was repeated in {times_said}, under the same effect key"
+        said = f"{place_in_words(node)} was repeated in {_histories(times)}, under the same effect key"
         lines = text_lines(f"{said}: a receiver that honours it sees one effect", 2)
         print_hint("\n  ".join(lines))
+    if report.unreached:
+        _print_unreached(report)
     _print_verdict(report, options)
+
+
+def _print_unreached(report: Report) -> None:
+    names, more = report.unreached[:UNREACHED_SHOWN_MAX], len(report.unreached) - UNREACHED_SHOWN_MAX
+    listed = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+    said = f"{len(report.unreached)} of {counted(report.nodes, 'node')} did not run, and were not tested: {listed}"
+    print_hint("\n  ".join(text_lines(f"{said}; other inputs (-i) or values (--fakes) may lead there", 2)))
+
+
+def _histories(number: int) -> str:
+    return "1 history" if number == 1 else f"{number} histories"
 
 
 def _is_repeated_function(finding: CrashFinding) -> bool:
@@ -136,12 +154,13 @@ def _is_repeated_function(finding: CrashFinding) -> bool:
 
 def _together(repeated: Sequence[CrashFinding]) -> CrashFinding:
     """One finding for all functions that are called again."""
-    names = ", ".join(each.node for each in repeated)
+    names = ", ".join(place_in_words(each.node) for each in repeated)
     seeds = sorted({seed for each in repeated for seed in each.seeds})
     message = (
         f"{len(repeated)} functions are called again when their worker dies before the result is committed: {names}"
     )
-    hint = f"harmless where a function only computes; else {repeated[0].hint}"
+    hint = max((each.hint for each in repeated), key=len)
+    hint = f"harmless where a function only computes; else {hint}"
     return CrashFinding("duplicate", "warning", "", message, hint, seeds=seeds)
 
 
@@ -201,12 +220,18 @@ def _print_verdict(report: Report, options: VerifyOptions) -> None:
     errors = sum(each.severity == "error" for each in report.findings)
     warned = len(report.findings) - errors
     tried = f"1 crash in {seconds}" if report.crashes == 1 else f"{report.crashes:,} crashes in {seconds}"
+    mark = paint("✓", GREEN)
+    failed = "" if report.status == "COMPLETED" else f"the run ends {report.status} without a crash"
     if errors:
         print(f"{paint('✗', RED)} {counted(errors, 'error')}, {counted(warned, 'warning')}: {tried}")
-    elif report.crashes:
+        return
+    if failed:
+        mark = paint("⚠", YELLOW)
+    if report.crashes:
         ends = "every run ended" if options.seed is None else "the run ended"
         said = f"{ends}, and no effect was lost" if warned else f"{ends} as without a crash, and no effect was lost"
-        more = f", {counted(warned, 'warning')}" if warned else ""
-        print(paint("✓", GREEN), "\n  ".join(text_lines(f"{said}{more}: {tried}", 2)))
+        more = f", but {failed}" if failed else ""
+        more += f", {counted(warned, 'warning')}" if warned else ""
+        print(mark, "\n  ".join(text_lines(f"{said}{more}: {tried}", 2)))
     else:
-        print(f"{paint('✓', GREEN)} no worker was killed: {seconds}")
+        print(f"{mark} {failed or 'no worker was killed'}: {seconds}")
