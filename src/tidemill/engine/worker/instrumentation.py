@@ -90,7 +90,7 @@ OUTCOME_LOG = logging.getLogger("tidemill.attempts")
 
 
 class OutcomeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attempt, an item or a visit ended, whoever ended it: a handler, a person, a time-out, a child run.
+    """How an attempt, an item or a visit ended, by a handler, a person, a time-out or a child run.
 
     Without a node it is the run that failed, by a deadline for example.
     """
