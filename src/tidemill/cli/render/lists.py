@@ -42,6 +42,7 @@ from tidemill.engine.views import plain
 from tidemill.engine.worker.registry import Held
 from tidemill.errors import offered, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.explain.ended import IN_THE_DOCUMENT, remedy
 from tidemill.kernel.explain.live import form_words
 from tidemill.triggers.times import duration_text
 
@@ -521,14 +522,17 @@ def print_dead_letter(session: StoreSession, letter: Mapping[str, Any], *, final
     """Print a letter and what can be done with it; a run that is `final` cannot be retried."""
     item = f" item {letter['index']}" if letter["index"] is not None else ""
     print_title(f"{letter['workflow']} · {letter['node']}{item}", f"run {letter['run_id']}")
-    print_facts(_dead_letter_facts(letter))
+    code, is_open = letter["error"]["code"], letter["status"] == "open"
+    print_facts([*_dead_letter_facts(letter), ("unblock", remedy(code)[0] if is_open and not final else "")])
     print_traceback(letter["error"])
-    if letter["status"] == "open":
+    if is_open:
         which = ("--item", str(letter["index"])) if item else ()
         print()
         if final:
             print_hint("the run cannot be retried: fork it at a node before what was undone, or discard the letter")
             print_hint(session.command("runs", "fork", letter["run_id"], "--node", "NODE"))
+        elif code in IN_THE_DOCUMENT:
+            print_hint(session.command("runs", "patch", letter["run_id"], "FILE", "--retry"))
         else:
             print_hint(session.command("dlq", "retry", "--run", letter["run_id"]))
         print_hint(session.command("dlq", "discard", letter["run_id"], letter["node"], *which))
