@@ -88,6 +88,7 @@ def print_page(session: StoreSession, page: Page) -> None:
     spec = LISTS[page.kind]
     if not page.rows:
         print(spec.nothing)
+        print_left_out(page.children.get(ELSEWHERE, 0))
         if session.is_private_store:
             print_hint(ALONE)
         return
@@ -95,9 +96,13 @@ def print_page(session: StoreSession, page: Page) -> None:
     if page.children:
         note = partial(_note_with_children, page.children)
     print_rows(spec.columns, page.rows, note)
-    if count := page.children.get(ELSEWHERE):
-        print_hint(f"{counted(count, 'child run')} of other runs left out; --children lists them")
+    print_left_out(page.children.get(ELSEWHERE, 0))
     print_next(page.cursor)
+
+
+def print_left_out(count: int) -> None:
+    if count:
+        print_hint(f"{counted(count, 'child run')} left out; --children includes them")
 
 
 Fetch = Callable[["Tidemill", str | None, int], tuple[Sequence[RunRow], str | None]]
@@ -108,7 +113,7 @@ ELSEWHERE = ""
 
 
 def list_runs(session: StoreSession, fetch: Fetch, after: str | None, limit: int, *, children: bool) -> int:
-    """List runs; without `children` those are counted beside the run that they belong to. JSON has them all."""
+    """List runs; without `children` those are counted beside the run that they belong to."""
 
     def folded(mill: Tidemill) -> Page:
         rows, left_out, cursor = list[RunRow](), list[RunRow](), after
@@ -119,12 +124,10 @@ def list_runs(session: StoreSession, fetch: Fetch, after: str | None, limit: int
             if cursor is None or len(rows) >= limit:
                 break
         below = {row.run_id: sum(each.run_id.startswith(f"{row.run_id}.") for each in left_out) for row in rows}
-        if not rows:
-            return Page("runs", *fetch(mill, after, limit))
         below[ELSEWHERE] = len(left_out) - sum(below.values())
         return Page("runs", rows, cursor, {run_id: count for run_id, count in below.items() if count})
 
-    if session.as_json or children:
+    if children:
         return list_page(session, "runs", lambda mill: fetch(mill, after, limit))
     return session.ask_and_print(folded, lambda page: print_page(session, page))
 
