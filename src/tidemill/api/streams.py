@@ -284,7 +284,7 @@ def meets(query: RunQuery, row: Row) -> bool:
     """Whether a run's row has all terms of a query, and was started within its bounds."""
     since, before = query.since_ms, query.before_ms
     is_in_time = (since is None or row.sort >= since) and (before is None or row.sort < before)
-    return is_in_time and set(query.terms) <= set(row.terms)
+    return is_in_time and set(query.terms) <= set(row.terms) and query.accepts(row)
 
 
 class Permit:

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -410,3 +410,14 @@ def _entry(entries: list[Any], step: str, *, by_id: bool) -> Any:
         return entries[int(step)] if len(step) < 9 and int(step) < len(entries) else None
     named = (entry for entry in entries if isinstance(entry, dict) and entry.get("id") == step)
     return next(named, None) if by_id else None
+
+
+def asks_for_children(query: Iterable[str]) -> bool:
+    """Whether a query names a parent or a workflow, so that child runs are meant, too."""
+    words = " ".join(query).split()
+    return any(word.startswith(("parent:", "root:", "workflow:", "version:")) for word in words)
+
+
+def without_children(query: Iterable[str], words: tuple[str, ...], children: bool) -> tuple[str, ...]:
+    """The words of a query without child runs, unless they are asked for."""
+    return words if children or asks_for_children(query) else (*words, "top")

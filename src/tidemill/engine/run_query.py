@@ -21,6 +21,7 @@ from tidemill.engine.index_rows import WAITS, RunRow
 from tidemill.engine.versions import is_name
 from tidemill.engine.views import RunStatus
 from tidemill.errors import Problem, Rejected, offered, rejected
+from tidemill.stores.contract import Row
 
 QUERY_LENGTH_MAX = 10_000
 CONDITIONS_MAX = 100
@@ -41,7 +42,8 @@ _RUNS = ("parent", "root", "forked_from")
 """Fields that name another run."""
 _DAYS = ("ended", "retire")
 """Terms of retention: the day of the end, counted from 1970."""
-FLAGS = ("live", "active", "waiting", "stuck", "idle", "suspect", "kept")
+TOP = "top"
+FLAGS = ("live", "active", "waiting", "stuck", "idle", "suspect", "kept", TOP)
 FIELDS = (
     "status", "workflow", "version", "label", "waiting", "by", "parent", "root", "forked_from", "rollback", "failure",
 )  # fmt: skip
@@ -78,6 +80,12 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Started at this time or later."""
     before_ms: int | None = None
     """Started before this time."""
+    top: bool = False
+    """No other run has started it. No term says so, hence rows are looked through."""
+
+    def accepts(self, row: Row) -> bool:
+        """Whether a row with all terms, within the bounds, is wanted."""
+        return not (self.top and any(term.startswith("parent:") for term in row.terms))
 
 
 def read_query(
@@ -163,7 +171,8 @@ class _Reader:
             self.problem("query_invalid", PATH, f"a query has at most {CONDITIONS_MAX} conditions")
         if self._problems:
             raise Rejected(self._problems)
-        return RunQuery(terms=tuple(self._terms), since_ms=self._since, before_ms=self._before)
+        terms = tuple(term for term in self._terms if term != TOP)
+        return RunQuery(terms=terms, since_ms=self._since, before_ms=self._before, top=TOP in self._terms)
 
     def add(self, condition: Any, path: str) -> None:
         if not isinstance(condition, str):

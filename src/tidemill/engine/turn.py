@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from itertools import repeat
 from typing import Protocol
 
 from tidemill.ambient import Ambient
-from tidemill.engine.attempts.results import OUTCOME_LOG, log_outcomes
 from tidemill.engine.blob_references import committed_references
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.index_rows import indexed_facts, rows_beside, run_row, run_terms, waiting_terms
@@ -36,7 +35,7 @@ from tidemill.engine.pending_commands import (
 )
 from tidemill.engine.run_cache import CachedRun, EndWaiters, RunCache
 from tidemill.engine.views import waiting_for
-from tidemill.engine.worker.instrumentation import Instrumentation
+from tidemill.engine.worker.instrumentation import OUTCOME_LOG, Instrumentation, OutcomeReport, tell_outcomes
 from tidemill.engine.worker.leases import HandoverTarget
 from tidemill.engine.worker.spans import RunSpans
 from tidemill.errors import InternalError, Problem, TidemillError, Unavailable, internal_error
@@ -120,6 +119,8 @@ class TurnLoop:
         """Set where metrics are wanted."""
         self.spans: RunSpans | None = None
         """Set where spans are wanted."""
+        self.listener: Callable[[OutcomeReport], None] | None = None
+        """Called with what every commit of this process has ended."""
         self.races = 0
         """Decisions that had to be taken again."""
         self.commit_times: deque[tuple[float, float]] = deque(maxlen=COMMIT_TIMES_KEPT)
@@ -352,13 +353,14 @@ class TurnLoop:
                 for stream, commands in batch.items():
                     await self._process_batch({stream: commands}, (stream,))
                 return
-            answers, logs_outcomes = iter(results), OUTCOME_LOG.isEnabledFor(logging.INFO)
+            answers = iter(results)
+            tells = self.listener is not None or OUTCOME_LOG.isEnabledFor(logging.INFO)
             batch = {}
             lost: dict[Stream, None] = {}
             for plan in plans:
                 result = Committed(version=plan.entry.state.seq) if plan.commit is None else next(answers)
                 if isinstance(result, Committed):
-                    self._on_committed(plan, result, logs_outcomes=logs_outcomes)
+                    self._on_committed(plan, result, tells=tells)
                 else:
                     if self.metrics is not None and isinstance(result, LeasesLost):
                         self.metrics.metrics.fenced(len(result.keys), "commit")
@@ -521,7 +523,7 @@ class TurnLoop:
         terms = (*entry.terms, *waiting_terms(waits)) if waits else entry.terms
         return (run_row(stream, after, terms, waiting_for=waits), *others)
 
-    def _on_committed(self, plan: PlannedCommit, result: Committed, *, logs_outcomes: bool) -> None:
+    def _on_committed(self, plan: PlannedCommit, result: Committed, *, tells: bool) -> None:
         """Update the cached state, answer the commands, hand over jobs."""
         stream, entry, commands, decision, commit = plan.stream, plan.entry, plan.commands, plan.decision, plan.commit
         expected = None if commit is None else commit.expected
@@ -535,8 +537,8 @@ class TurnLoop:
                     # While the state before the commit is still there.
                     self.spans.committed(stream, entry.flow.workflow, entry.state, decision.after, decision.events)
                 entry.apply_committed(decision, expected, flows)
-                if logs_outcomes:
-                    log_outcomes(stream.key, decision.after.workflow, decision.events)
+                if tells:
+                    tell_outcomes(stream.key, decision.after.workflow, decision.events, self.listener)
                 if self.metrics is not None:
                     self.metrics.committed(decision.events)
             self._runs.put(stream, entry)

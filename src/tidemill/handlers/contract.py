@@ -18,8 +18,10 @@ import re
 import traceback
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import lru_cache, wraps
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any, Literal, Protocol, overload
 
 import msgspec
@@ -494,6 +496,7 @@ def _traceback(error: BaseException) -> str:
     try:
         found = traceback.TracebackException.from_exception(error, compact=True)
         _drop_engine_frames(found)
+        _mark_changed_lines(found, error)
         return ending("".join(found.format()), TRACEBACK_MAX)
     except BaseException:
         return ""
@@ -507,6 +510,61 @@ def _drop_engine_frames(found: traceback.TracebackException) -> None:
         own = (at for at, frame in enumerate(each.stack) if not frame.filename.startswith(_ENGINE))
         del each.stack[: next(own, 0)]
         pending += [more for more in (each.__cause__, each.__context__, *(each.exceptions or ())) if more is not None]
+
+
+CHANGED = "(the file has changed since this process loaded it: restart the worker)"
+SOURCE_BYTES_MAX = 1_000_000
+
+
+def _mark_changed_lines(found: traceback.TracebackException, error: BaseException | None) -> None:
+    """Replace lines of files that no longer hold the code that ran: they are read from the file as it is now."""
+    pending = [(found, error)]
+    while pending:
+        shown, raised = pending.pop()
+        if raised is None:
+            continue
+        loaders = {
+            frame.f_code: frame.f_globals.get("__loader__") for frame, _ in traceback.walk_tb(raised.__traceback__)
+        }
+        stale = {(code.co_filename, code.co_name) for code, loader in loaders.items() if _has_changed(code, loader)}
+        for at, frame in enumerate(shown.stack):
+            if (frame.filename, frame.name) in stale:
+                shown.stack[at] = traceback.FrameSummary(frame.filename, frame.lineno, frame.name, line=CHANGED)
+        more = [(shown.__cause__, raised.__cause__), (shown.__context__, raised.__context__)]
+        grouped = raised.exceptions if isinstance(raised, BaseExceptionGroup) else ()
+        more += zip(shown.exceptions or (), grouped, strict=False)
+        pending += [(each, its) for each, its in more if each is not None]
+
+
+def _has_changed(code: CodeType, loader: object) -> bool:
+    # Other loaders may rewrite what they load, as pytest does.
+    if (
+        type(loader) is not SourceFileLoader
+        or code.co_filename.startswith(_LIBRARY)
+        or "site-packages" in code.co_filename
+    ):
+        return False
+    try:
+        about = os.stat(code.co_filename)
+    except OSError:
+        return False
+    return about.st_size <= SOURCE_BYTES_MAX and code not in _codes_of(code.co_filename, about.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _codes_of(path: str, _mtime_ns: int) -> frozenset[CodeType]:
+    """All code in a source file; none of a file that is no Python any more."""
+    try:
+        with open(path, "rb") as file:
+            pending = [compile(file.read(), path, "exec", dont_inherit=True)]
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    found = set[CodeType]()
+    while pending:
+        code = pending.pop()
+        found.add(code)
+        pending += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return frozenset(found)
 
 
 def object_schema(required: tuple[str, ...], **properties: Any) -> dict[str, Any]:

@@ -291,10 +291,35 @@ def test_children_are_counted_beside_their_parents_and_ended_runs_have_a_duratio
     assert heads.split() == ["RUN", "STATUS", "WORKFLOW", "STARTED", "TOOK"]
     assert row.startswith(run_id) and matches(r"(ms|s)$", row)
     assert note.strip() == "3 child runs"
-    assert len(cli_store.json("runs", "list")["runs"]) == 4
+    assert [row["run_id"] for row in cli_store.json("runs", "list")["runs"]] == [run_id]
+    assert len(cli_store.json("runs", "list", "--children")["runs"]) == 4
     assert len([line for line in cli_store.fine("runs", "list", "--children").splitlines() if "COMPLETED" in line]) == 4
-    assert len(cli_store.fine("runs", "list", "--workflow", "kid").splitlines()) == 4, "nothing else matches"
+    assert len(cli_store.fine("runs", "list", "--workflow", "kid").splitlines()) == 4, "they are asked for"
     assert len(cli_store.fine("runs", "list", "--term", f"parent:{run_id}").splitlines()) == 4
+
+
+def test_what_counts_and_bulk_actions_are_about_is_what_the_list_shows(cli_store: CliStore) -> None:
+    cli_store.mill.publish({"name": "kid", "nodes": [{"id": "a", "type": "fail"}]})
+    calm = {"id": "kids", "type": "workflow", "config": {"workflow": "kid"}, "map": {"over": [1, 2]}}
+    calm_id = cli_store.start(
+        {"name": "calm", "nodes": [{**calm, "on_error": "continue", "map": {"over": [1, 2], "tolerate": 2}}]}
+    )
+    family = cli_store.start({"name": "family", "nodes": [calm]})
+    cli_store.until(calm_id, lambda view: view.status == "COMPLETED")
+    cli_store.until(family, lambda view: view.status == "FAILED")
+    for given, number in (((), 1), (("--children",), 5), (("workflow:kid",), 4), ((f"root:{calm_id}",), 2)):
+        query = ("status:failed", *given)
+        assert cli_store.json("runs", "count", *query)["count"] == number
+        assert cli_store.json("runs", "summary", *query)["facets"]["counted"] == number
+        assert cli_store.json("runs", "failures", *query)["counted"] == number
+        acted = json.loads(cli_store("runs", "bulk", "retry", *query, "--dry-run", "--json").out)
+        listed = cli_store.json("runs", "list", *query)
+        assert [run["run_id"] for run in acted["runs"]] == [run["run_id"] for run in listed["runs"]]
+        assert len(listed["runs"]) == number
+    assert [run["run_id"] for run in cli_store.json("runs", "list", "status:failed")["runs"]] == [family]
+    assert "left out; --children includes them" in cli_store.fine("runs", "bulk", "retry", "status:failed", "--dry-run")
+    assert [row.run_id for row in cli_store.mill.runs("status:failed top")] == [family]
+    assert cli_store.mill.count("top") == 2 and cli_store.mill.count("top", since="1h") == 2
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,22 @@ def test_a_worker_reports_what_a_rollback_undoes(here: Here) -> None:
     assert worker.end() == main.OK
 
 
+def test_a_worker_reports_what_no_handler_ended(here: Here) -> None:
+    place, mill = here
+    ask = {"id": "ask", "type": "human", "config": {"title": "?", "timeout_seconds": 0.2}}
+    sleep = {"id": "z", "type": "sleep", "config": {"seconds": 60}}
+    worker = place.worker("--log-level", "error")
+    expired = start(mill, {"name": "asking", "nodes": [ask]})
+    told = worker.hears("node_failed")
+    assert (told["run"], told["node"], told["level"]) == (expired, "ask", "error")
+    assert told["error"]["code"] == "approval_expired"
+    late = start(mill, {"name": "late", "limits": {"deadline_seconds": 0.2}, "nodes": [sleep]})
+    told = worker.hears("run_failed")
+    assert (told["run"], told["node"], told["error"]["code"]) == (late, "", "deadline_exceeded")
+    worker.tell()
+    assert worker.end() == main.OK
+
+
 def test_a_store_that_does_not_answer_is_told_once_and_waited_for(here: Here) -> None:
     place, mill = here
     worker = place.worker("--heartbeat", "0.3", "--dead-after", "1")

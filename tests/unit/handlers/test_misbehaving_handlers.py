@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from tests.fixtures import sample_node_types as crafts
 from tests.fixtures.handler_engine import ONCE, document, error, in_process, output
 from tests.fixtures.worker_processes import until
 from tidemill.engine.views import RunView
+from tidemill.handlers.contract import CHANGED, describe_exception
 
 
 def run(function: Callable[..., Any], node: dict[str, Any] | None = None, **config: Any) -> RunView:
@@ -150,3 +152,30 @@ def test_a_copy_that_it_makes_of_its_own_process(mill: tidemill.Tidemill, tmp_pa
     copy = int(ledger.read_text().split()[1])
     until(lambda: not Path(f"/proc/{copy}").exists(), "the copy lives", 5)
     assert output(in_process(mill, "add", args={"a": 1})) == 2
+
+
+def test_a_traceback_shows_no_lines_that_came_after_the_code_that_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "steps_that_change.py"
+    old = "def outer():\n    inner()\n\n\ndef inner():\n    raise KeyError('old')\n"
+    file.write_text(old)
+    monkeypatch.syspath_prepend(tmp_path)
+    steps = importlib.import_module(file.stem)
+
+    def shown() -> str:
+        try:
+            steps.outer()
+        except KeyError as error:
+            return describe_exception(error).traceback
+        raise AssertionError
+
+    assert "raise KeyError('old')" in shown() and CHANGED not in shown()
+    file.write_text(old.replace("old", "new one"))
+    text = shown()
+    assert "new one" not in text and "    inner()\n" in text, "the caller is the same as before"
+    assert f"line 6, in inner\n    {CHANGED}\n" in text
+    file.write_text("def outer(:\n")
+    assert shown().count(CHANGED) == 2
+    file.unlink()
+    assert CHANGED not in shown(), "nothing is shown that could mislead"

@@ -310,6 +310,7 @@ def fork_command(
     "query", "QUERY...", "A query, e.g. status:failed workflow:billing 'started>-2h'.", nargs=-1, required=True
 )
 @options.dry_run
+@options.flag("--children", about="Act on child runs, too; they are left out unless parent:, root: or workflow:.")
 @options.flag("--yes", "-y", about="Do not ask.")
 @options.option(
     "--limit", metavar="N", type=options.Integers(1, 100_000), default=1_000, about="Maximum number of runs to act on."
@@ -317,22 +318,30 @@ def fork_command(
 @options.reason
 @options.actor
 @options.on_store()
-def bulk_command(session: StoreSession, action: BulkAction, query: tuple[str, ...], yes: bool, **given: Any) -> int:
-    """Apply an action to all runs that match a query.
+def bulk_command(
+    session: StoreSession, action: BulkAction, query: tuple[str, ...], children: bool, yes: bool, **given: Any
+) -> int:
+    """Apply an action to all runs that match a query: those that `runs list` shows for it.
 
     --dry-run lists them. Otherwise the command asks first; without a terminal it needs --yes.
     """
     from msgspec.structs import replace
 
     from tidemill.cli import main
+    from tidemill.cli.inputs import without_children
+    from tidemill.cli.render.lists import print_left_out
     from tidemill.cli.render.runs import print_bulk
     from tidemill.cli.render.terminal import can_prompt
     from tidemill.errors import rejected
 
     refused: list[str] = []
+    left_out: list[int] = []
 
     def ask(mill: Tidemill) -> BulkOutcome:
-        text = " ".join(query)
+        # An empty query is refused.
+        text = " ".join(without_children(query, query, children or not "".join(query).strip()))
+        if text != " ".join(query):
+            left_out.append(mill.count(" ".join(query)) - mill.count(text))
         if not (given["dry_run"] or yes):
             found = mill.bulk(action, text, **{**given, "dry_run": True})
             if session.as_json or not can_prompt():
@@ -350,6 +359,7 @@ def bulk_command(session: StoreSession, action: BulkAction, query: tuple[str, ..
 
     def show(outcome: BulkOutcome) -> None:
         print("nothing was done") if refused else print_bulk(outcome)
+        print_left_out(sum(left_out))
 
     return session.ask_and_print(ask, show, ends=ends)
 

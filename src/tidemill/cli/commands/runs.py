@@ -55,6 +55,11 @@ _conditions = options.together(
 )
 
 
+_children = options.flag(
+    "--children", about="Include child runs; they are left out unless parent:, root: or workflow:."
+)
+
+
 def _wanted(query: tuple[str, ...], labels: tuple[str, ...], **given: Any) -> dict[str, Any]:
     """What the options above mean, as arguments of `find` and `count`."""
     from tidemill.cli.inputs import read_pairs
@@ -64,34 +69,38 @@ def _wanted(query: tuple[str, ...], labels: tuple[str, ...], **given: Any) -> di
 
 @runs.command("list")
 @_conditions
-@options.flag("--children", about="List child runs too, instead of counting them.")
+@_children
 @options.page
 @options.on_store()
 def list_command(session: StoreSession, children: bool, limit: int, after: str | None, **given: Any) -> int:
     """List runs, newest first.
 
-    Child runs are counted beside their parents; --children lists them. A query is conditions that all hold:
+    Child runs are counted beside their parents. A query is conditions that all hold:
     status:failed workflow:billing label.customer=acme waiting:approval 'started>-2h'.
     """
+    from tidemill.cli.inputs import asks_for_children
     from tidemill.cli.render.lists import list_runs
 
     def fetch(mill: Tidemill, after: str | None, limit: int) -> tuple[list[Any], str | None]:
         return mill.find(**_wanted(**given), after=after, limit=limit)
 
-    words = " ".join((*given["query"], *given["terms"])).split()
-    asked_for = any(word.startswith(("parent:", "root:")) for word in words)
+    asked_for = given["workflow"] is not None or asks_for_children((*given["query"], *given["terms"]))
     return list_runs(session, fetch, after, limit, children=children or asked_for)
 
 
 @runs.command("count")
 @_conditions
+@_children
 @options.on_store()
-def count_command(session: StoreSession, **given: Any) -> int:
+def count_command(session: StoreSession, children: bool, **given: Any) -> int:
     """Count matching runs, up to 10,000."""
+    from tidemill.cli.inputs import without_children
 
     def show(found: dict[str, int]) -> None:
         print(found["count"] if found["count"] < COUNTED_MAX else f"{COUNTED_MAX} or more")
 
+    children = children or given["workflow"] is not None
+    given["terms"] = without_children((*given["query"], *given["terms"]), given["terms"], children)
     return session.ask_and_print(lambda mill: {"count": mill.count(**_wanted(**given), at_most=COUNTED_MAX)}, show)
 
 
@@ -100,32 +109,36 @@ def count_command(session: StoreSession, **given: Any) -> int:
 @options.option(
     "--buckets", metavar="N", type=options.Integers(1, 500), default=20, about="Maximum number of histogram intervals."
 )
+@_children
 @options.on_store()
-def summary_command(session: StoreSession, query: tuple[str, ...], buckets: int) -> int:
+def summary_command(session: StoreSession, query: tuple[str, ...], buckets: int, children: bool) -> int:
     """Count runs by status, workflow and time; group failures.
 
     Of the newest 10,000 that match; with more, numbers are lower bounds.
     """
+    from tidemill.cli.inputs import without_children
     from tidemill.cli.render.summaries import print_summary
 
+    text = " ".join(without_children(query, query, children))
     return session.ask_and_print(
-        lambda mill: mill.summary(" ".join(query), buckets=buckets), lambda found: print_summary(session, found)
+        lambda mill: mill.summary(text, buckets=buckets), lambda found: print_summary(session, found)
     )
 
 
 @runs.command("failures")
 @_query
+@_children
 @options.on_store()
-def failures_command(session: StoreSession, query: tuple[str, ...]) -> int:
+def failures_command(session: StoreSession, query: tuple[str, ...], children: bool) -> int:
     """Group failed runs by failure, most frequent first.
 
     `runs list failure:…` lists the runs of a group, and `runs bulk retry failure:…` retries them.
     """
+    from tidemill.cli.inputs import without_children
     from tidemill.cli.render.summaries import print_failures
 
-    return session.ask_and_print(
-        lambda mill: mill.failure_groups(" ".join(query)), lambda found: print_failures(session, found)
-    )
+    text = " ".join(without_children(query, query, children))
+    return session.ask_and_print(lambda mill: mill.failure_groups(text), lambda found: print_failures(session, found))
 
 
 @runs.command("show")

@@ -233,8 +233,8 @@ def is_loopback(host: str) -> bool:
 async def _serve(engine: Engine, options: ServeOptions, settings: Settings, status_lines: StatusLines) -> None:
     stop = asyncio.Event()
     worker = engine.worker
+    engine.turns.listener = None if options.demo else status_lines.ended
     if worker is not None:
-        worker.listener = None if options.demo else status_lines.ended
         assert engine.registry is not None
         engine.registry.on_reach = status_lines.reach
     if not await opened(engine, stop, status_lines):

@@ -50,10 +50,11 @@ from tidemill.client import EngineBroken, Tidemill
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.workers import QueueView
 from tidemill.engine.views import plain
-from tidemill.engine.worker.held_jobs import AttemptReport
+from tidemill.engine.worker.instrumentation import OutcomeReport
 from tidemill.engine.worker.registry import WorkerRow
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
 from tidemill.event_loop import run_until
+from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.jobs import MAINTENANCE_QUEUE
 from tidemill.observability.capture import OUTPUT_SINK, OutputCapture
 from tidemill.observability.metrics import MetricsServer, read_address
@@ -150,25 +151,28 @@ class StatusLines:
         words = f"{self._paint('!', YELLOW)} {sanitize(f'{problem.message} [{problem.code}]; {problem.hint}')}"
         self._say(words, event="store_refuses", code=problem.code, message=problem.message)
 
-    def ended(self, report: AttemptReport) -> None:
-        """How an attempt of a node ended; what the level leaves out is not printed."""
+    def ended(self, report: OutcomeReport) -> None:
+        """How a node, an attempt of it or a run ended; what the level leaves out is not printed."""
         error = None if report.error is None else plain(report.error)
         level = _LEVEL_OF[report.outcome] if not report.tolerated else "warning"
         if LEVELS.index(level) < self._rank:
             return
         undone = report.undo and error is None
         sign, colour = ("↶", GREEN) if undone else _SIGNS[report.outcome]
-        place = where({"node": report.node, "visit": report.visit, "index": report.index})
-        tried = f"attempt {report.attempt}" if report.attempt > 1 or error is not None else ""
+        place = where({"node": report.node, "visit": report.visit, "index": report.index}) or "the run failed"
+        tried = f"attempt {report.attempt}" if report.attempt > 1 or (report.attempt and error is not None) else ""
         again = "handled" if report.tolerated else ""
         if report.retry_at_ms is not None:
             again = f"retry in {duration(max(0, report.retry_at_ms - time.time_ns() // 1_000_000))}"
         what = one_line(error_words(error), ERROR_COLUMNS_MAX) if error else "undone" if undone else report.outcome
-        said = dotted("not undone" if report.undo and error else "", tried, duration(report.duration_ms), what, again)
-        lines = traceback_lines(error) if report.outcome == "failed" else []
+        took = duration(report.duration_ms) if report.worker and report.outcome != "discarded" else ""
+        said = dotted("not undone" if report.undo and error else "", tried, took, what, again)
+        # The traceback of an item is printed with the item, not again with its map.
+        of_item = report.error is not None and report.error.index not in (NOT_AN_ITEM, report.index)
+        lines = traceback_lines(error) if report.outcome == "failed" and not of_item else []
         self._say(
             "\n  ".join([f"{self._paint(sign, colour)} {report.run_id} {sanitize(f'{place}  {said}')}", *lines]),
-            event=f"{'undo' if report.undo else 'node'}_{report.outcome}",
+            event=f"{'undo' if report.undo else 'node' if report.node else 'run'}_{report.outcome}",
             level=level,
             run=report.run_id,
             node=report.node,
@@ -384,7 +388,7 @@ async def _work(engine: Engine, options: WorkOptions, settings: Settings, status
             status_lines.draining(len(worker.held_jobs), options.grace_s)
 
     worker.refusals.listener = on_refusal
-    worker.listener = status_lines.ended
+    engine.turns.listener = status_lines.ended
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)

@@ -42,6 +42,7 @@ from tidemill.engine.views import plain
 from tidemill.engine.worker.registry import Held
 from tidemill.errors import offered, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.explain.ended import IN_THE_DOCUMENT, remedy
 from tidemill.kernel.explain.live import form_words
 from tidemill.triggers.times import duration_text
 
@@ -87,6 +88,7 @@ def print_page(session: StoreSession, page: Page) -> None:
     spec = LISTS[page.kind]
     if not page.rows:
         print(spec.nothing)
+        print_left_out(page.children.get(ELSEWHERE, 0))
         if session.is_private_store:
             print_hint(ALONE)
         return
@@ -94,9 +96,13 @@ def print_page(session: StoreSession, page: Page) -> None:
     if page.children:
         note = partial(_note_with_children, page.children)
     print_rows(spec.columns, page.rows, note)
-    if count := page.children.get(ELSEWHERE):
-        print_hint(f"{counted(count, 'child run')} of other runs left out; --children lists them")
+    print_left_out(page.children.get(ELSEWHERE, 0))
     print_next(page.cursor)
+
+
+def print_left_out(count: int) -> None:
+    if count:
+        print_hint(f"{counted(count, 'child run')} left out; --children includes them")
 
 
 Fetch = Callable[["Tidemill", str | None, int], tuple[Sequence[RunRow], str | None]]
@@ -107,7 +113,7 @@ ELSEWHERE = ""
 
 
 def list_runs(session: StoreSession, fetch: Fetch, after: str | None, limit: int, *, children: bool) -> int:
-    """List runs; without `children` those are counted beside the run that they belong to. JSON has them all."""
+    """List runs; without `children` those are counted beside the run that they belong to."""
 
     def folded(mill: Tidemill) -> Page:
         rows, left_out, cursor = list[RunRow](), list[RunRow](), after
@@ -118,12 +124,10 @@ def list_runs(session: StoreSession, fetch: Fetch, after: str | None, limit: int
             if cursor is None or len(rows) >= limit:
                 break
         below = {row.run_id: sum(each.run_id.startswith(f"{row.run_id}.") for each in left_out) for row in rows}
-        if not rows:
-            return Page("runs", *fetch(mill, after, limit))
         below[ELSEWHERE] = len(left_out) - sum(below.values())
         return Page("runs", rows, cursor, {run_id: count for run_id, count in below.items() if count})
 
-    if session.as_json or children:
+    if children:
         return list_page(session, "runs", lambda mill: fetch(mill, after, limit))
     return session.ask_and_print(folded, lambda page: print_page(session, page))
 
@@ -527,14 +531,17 @@ def print_dead_letter(session: StoreSession, letter: Mapping[str, Any], *, final
     """Print a letter and what can be done with it; a run that is `final` cannot be retried."""
     item = f" item {letter['index']}" if letter["index"] is not None else ""
     print_title(f"{letter['workflow']} · {letter['node']}{item}", f"run {letter['run_id']}")
-    print_facts(_dead_letter_facts(letter))
+    code, is_open = letter["error"]["code"], letter["status"] == "open"
+    print_facts([*_dead_letter_facts(letter), ("unblock", remedy(code)[0] if is_open and not final else "")])
     print_traceback(letter["error"])
-    if letter["status"] == "open":
+    if is_open:
         which = ("--item", str(letter["index"])) if item else ()
         print()
         if final:
             print_hint("the run cannot be retried: fork it at a node before what was undone, or discard the letter")
             print_hint(session.command("runs", "fork", letter["run_id"], "--node", "NODE"))
+        elif code in IN_THE_DOCUMENT:
+            print_hint(session.command("runs", "patch", letter["run_id"], "FILE", "--retry"))
         else:
             print_hint(session.command("dlq", "retry", "--run", letter["run_id"]))
         print_hint(session.command("dlq", "discard", letter["run_id"], letter["node"], *which))

@@ -139,11 +139,6 @@ class Attempt:
     def elapsed_ms(self) -> float:
         return self._tools.ambient.monotonic_ms() - self._started
 
-    @property
-    def handled(self) -> bool:
-        """Whether the workflow says what follows from a failure."""
-        return self._node.on_error != "fail"
-
     def begin(self) -> Result | None:
         """Call the handler now if nothing has to be loaded, rendered or recorded first, and return a plain result.
 

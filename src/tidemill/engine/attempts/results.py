@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,20 +50,14 @@ from tidemill.expressions.sandbox.pool import SandboxExecutor, render
 from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import ApprovalRequest, Blob, ChildRun, Fail, Skip, Wait, is_media_type, truncate
 from tidemill.kernel.commands import Done, Failed, Request, SkipRequested, WaitRequested
-from tidemill.kernel.decide.completion import UPSTREAM_FAILED
 from tidemill.kernel.decide.retries import worker_killer
 from tidemill.kernel.events import (
     INLINE_BYTES_MAX,
     NOT_AN_ITEM,
-    AnyEvent,
     BlobRef,
     Error,
-    NodeCompleted,
-    NodeFailed,
     Payload,
-    RunCreated,
 )
-from tidemill.kernel.queries import message_of
 from tidemill.kernel.spending import Budget
 from tidemill.kernel.state import State
 from tidemill.security.masking import NO_MASK, Mask
@@ -449,36 +442,6 @@ def _checked(chunk: Any) -> bytes:
 def _not_bytes(thing: Any) -> Fail:
     message = f"a blob holds bytes, not {type(thing).__name__}"
     return Fail("blob_invalid", message, hint="give it bytes, a pathlib.Path, or something that yields bytes")
-
-
-# Logging
-
-OUTCOME_LOG = logging.getLogger("tidemill.attempts")
-"""One record at INFO per attempt that ended, written by the process that committed it."""
-
-
-def log_outcomes(run_id: str, workflow: str, events: Sequence[AnyEvent]) -> None:
-    """Log the nodes and items that a commit completed or failed; call it only if `OUTCOME_LOG` is enabled."""
-    if isinstance(events[0], RunCreated):
-        # No attempt ends here; a fork repeats those of its source.
-        return
-    for event in events:
-        if isinstance(event, NodeCompleted):
-            facts: dict[str, Any] = {"status": "COMPLETED"}
-            said = ""
-        elif isinstance(event, NodeFailed) and event.error.code != UPSTREAM_FAILED:
-            error, retried = event.error, event.retry_at_ms is not None
-            facts = {"status": "FAILED", "error_code": error.code, "error_type": error.type, "will_retry": retried}
-            facts |= {"error_message": error.message, "error_traceback": error.traceback}
-            said = f": {message_of(error)} [{error.code}]" + ("; it will be retried" if retried else "")
-        else:
-            continue
-        item = None if event.index == NOT_AN_ITEM else event.index
-        place = event.node if item is None else f"{event.node}[{item}]"
-        facts |= {"run_id": run_id, "workflow": workflow, "node": event.node, "visit": event.visit, "item": item}
-        facts |= {"attempt": event.attempt, "duration_ms": event.duration_ms}
-        words = (run_id, place, facts["status"].lower(), event.attempt, event.duration_ms, said)
-        OUTCOME_LOG.info("run %s node %s %s, attempt %d, %d ms%s", *words, extra=facts)
 
 
 # The outputs of a run

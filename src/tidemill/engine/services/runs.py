@@ -465,7 +465,7 @@ class RunService(RunActions):
         `timedelta`. Raises Rejected with everything that is not understood.
         """
         wanted = self._query(query, terms, status, workflow, label, since, until)
-        return await self._page(wanted, after, limit)
+        return await (self._first(wanted, limit, after) if wanted.top else self._page(wanted, after, limit))
 
     async def iterate(
         self,
@@ -506,16 +506,9 @@ class RunService(RunActions):
         wanted = self._query(query, terms, status, workflow, label, since, until)
         if at_most < 1:
             raise rejected("limit_invalid", f"runs are counted up to 1 or more, not {at_most}", path="/at_most")
-        if wanted.since_ms is None and wanted.before_ms is None:
+        if wanted.since_ms is None and wanted.before_ms is None and not wanted.top:
             return await self._context.store.count(self._context.tenant, RUN, wanted.terms, at_most=at_most)
-        counted = 0
-        after: str | None = None
-        while counted < at_most:
-            rows, after = await self._page(wanted, after, min(COUNTED_PAGE, at_most))
-            counted += len(rows)
-            if after is None:
-                break
-        return min(counted, at_most)
+        return len((await self._first(wanted, at_most))[0])
 
     async def summary(self, query: str | Iterable[str] = "", *, buckets: int = BUCKETS) -> RunSummary:
         """Summarise the runs that a query finds: facets, a histogram of their starts, groups of failures.
@@ -538,17 +531,21 @@ class RunService(RunActions):
 
     async def _summarised(self, query: str | Iterable[str], terms: Iterable[str], buckets: int) -> RunSummary:
         wanted = self._query(query, terms, None, None, None, None, None)
-        rows, after = list[RunRow](), None
         checked_buckets(buckets)
         async with self._context.summarising:
-            while len(rows) < SUMMARISED_MAX:
-                found, after = await self._page(wanted, after, min(COUNTED_PAGE, SUMMARISED_MAX - len(rows)))
-                rows += found
-                if after is None:
-                    break
-                # Other requests are answered in between.
-                await asyncio.sleep(0)
+            rows, after = await self._first(wanted, SUMMARISED_MAX)
         return summarise(rows, wanted, buckets, self._context.store.now_ms(), complete=after is None)
+
+    async def _first(self, wanted: RunQuery, at_most: int, after: str | None = None) -> RunPage:
+        """The newest rows that are wanted, and where others begin."""
+        rows = list[RunRow]()
+        while True:
+            found, after = await self._page(wanted, after, min(COUNTED_PAGE, at_most - len(rows)))
+            rows += found
+            if after is None or len(rows) >= at_most:
+                return RunPage(rows, after)
+            # Other requests are answered in between.
+            await asyncio.sleep(0)
 
     def _query(
         self,
@@ -567,7 +564,8 @@ class RunService(RunActions):
 
     async def _page(self, query: RunQuery, after: str | None, limit: int) -> RunPage:
         page = await self._context.page(RUN, query.terms, after, limit, since=query.since_ms, before=query.before_ms)
-        return RunPage([shown for row in page.rows if (shown := read_run_row(row)) is not None], page.after)
+        shown = (read_run_row(row) for row in page.rows if query.accepts(row))
+        return RunPage([row for row in shown if row is not None], page.after)
 
     async def resolve(self, text: str) -> str:
         """The id of a run by a unique prefix; `@last` is the newest run that is not a child.

@@ -1,4 +1,4 @@
-"""The jobs that a worker holds: when the start of an attempt is recorded, and the report of how it ended.
+"""The jobs that a worker holds, and when the start of an attempt is recorded.
 
 The start of a short attempt is recorded together with its end, which costs nothing. `StartRecorder` records the other
 starts in between, so that every view shows such a node as RUNNING within a second, also after its worker was lost.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -20,10 +20,9 @@ from tidemill.engine.pending_commands import PendingCommand
 from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.turn import TurnLoop
 from tidemill.errors import InternalError
-from tidemill.kernel.commands import AnyCommand, CompensationResult, Done, Failed, Result, SkipRequested, WaitRequested
+from tidemill.kernel.commands import Failed, Result
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
-from tidemill.kernel.state import State, Visit, key_at, peek_at
 from tidemill.stores.contract import Lease, Stream
 
 JobKey = tuple[Stream, str]
@@ -147,93 +146,3 @@ class StartRecorder:
             start = PendingCommand(self._log.start_command(attempt), lambda *_: None, hold=held.lease)
             self._turns.ask(held.lease.stream, start)
         return more
-
-
-class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
-    run_id: str
-    node: str
-    visit: int
-    index: int
-    """The item of a map, -1 where there is none."""
-    attempt: int
-    outcome: Literal["completed", "failed", "retrying", "waiting", "skipped", "discarded"]
-    duration_ms: int
-    error: Error | None = None
-    retry_at_ms: int | None = None
-    tolerated: bool = False
-    """The workflow handles the failure."""
-    undo: bool = False
-    """It is an attempt to undo the node, by its compensator."""
-
-
-def tell(
-    listener: Callable[[AttemptReport], None], held: HeldJob, command: AnyCommand, entry: CachedRun | None
-) -> None:
-    """Tell how an attempt ended, once that is committed."""
-    report = report_of(held, command, None if entry is None else entry.state)
-    if report is not None:
-        listener(report)
-
-
-def report_of(held: HeldJob, command: AnyCommand, state: State | None) -> AttemptReport | None:
-    """How an attempt ended, once that is committed; `state` is that of the run afterwards. None for any other job."""
-    attempt = held.attempt
-    if attempt is None or not isinstance(command, Result):
-        return _report_of_undo(held, command, state) if isinstance(command, CompensationResult) else None
-    task, outcome = held.task, command.outcome
-    common: dict[str, Any] = {
-        "run_id": held.lease.stream.key,
-        "node": task.node,
-        "visit": task.visit,
-        "index": task.index,
-        "attempt": attempt.number,
-        "duration_ms": command.duration_ms,
-    }
-    if state is not None and _is_discarded(state.peek(task.node), task):
-        return AttemptReport(outcome="discarded", **common)
-    match outcome:
-        case Done():
-            return AttemptReport(outcome="completed", **common)
-        case WaitRequested():
-            return AttemptReport(outcome="waiting", **common)
-        case SkipRequested():
-            return AttemptReport(outcome="skipped", **common)
-        case Failed():
-            visit = None if state is None else state.peek(task.node)
-            act = peek_at(visit, task.index) if visit is not None and visit.visit == task.visit else None
-            retry_at_ms = None if act is None else act.retry_at_ms
-            return AttemptReport(
-                outcome="failed" if retry_at_ms is None else "retrying",
-                error=outcome.error,
-                retry_at_ms=retry_at_ms,
-                # The state of a run that has ended need not be at hand.
-                tolerated=retry_at_ms is None and (attempt.handled or (act is not None and act.output is not None)),
-                **common,
-            )
-        case _:
-            return None
-
-
-def _is_discarded(visit: Visit, task: JobBody) -> bool:
-    """Whether a result came too late for the visit that it belongs to: it was cancelled, or the run was rewound."""
-    if visit.visit != task.visit:
-        return visit.visit == task.visit + 1 and visit.discarded_before > 0
-    return visit.status == "CANCELLED" and visit.discarded > 0
-
-
-def _report_of_undo(held: HeldJob, command: CompensationResult, state: State | None) -> AttemptReport:
-    step = None if state is None else state.undo.get(key_at(command.node, command.visit, command.index))
-    retry_at_ms = None if step is None else step.retry_at_ms
-    failed = command.outcome if isinstance(command.outcome, Failed) else None
-    return AttemptReport(
-        run_id=held.lease.stream.key,
-        node=command.node,
-        visit=command.visit,
-        index=command.index,
-        attempt=1 if held.compensation is None else held.compensation.number,
-        outcome="completed" if failed is None else "failed" if retry_at_ms is None else "retrying",
-        duration_ms=command.duration_ms,
-        error=None if failed is None else failed.error,
-        retry_at_ms=retry_at_ms,
-        undo=True,
-    )

@@ -1,4 +1,4 @@
-"""The engine's side of metrics: committed events as counters, the store's latencies, and gauges read at scrape time.
+"""Committed events as outcomes and counters, the store's latencies, and gauges read at scrape time.
 
 `Instrumentation` is made only when metrics are wanted; everything that writes to it checks for None first. Nothing here
 knows a back-end: `measured` stands in front of any store.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
 
 from tidemill.ambient import Ambient
 from tidemill.engine.index_rows import APPROVAL, DEAD_LETTER, RUN
@@ -18,8 +20,11 @@ from tidemill.engine.pending_commands import PendingCommand
 from tidemill.errors import TidemillError
 from tidemill.kernel.decide.completion import UPSTREAM_FAILED
 from tidemill.kernel.events import (
+    NOT_AN_ITEM,
     AnyEvent,
+    CompensationCompleted,
     CompensationFailed,
+    Error,
     NodeCancelled,
     NodeCompleted,
     NodeFailed,
@@ -32,6 +37,7 @@ from tidemill.kernel.events import (
     RunFailed,
     RunRetried,
 )
+from tidemill.kernel.queries import message_of
 from tidemill.observability.metrics import OTHER_QUEUES, QUEUES_MAX, Gauge, Metrics
 from tidemill.stores.contract import (
     Backlog,
@@ -77,6 +83,111 @@ _COUNTED: Sequence[tuple[str, str, Sequence[str], Mapping[str, str]]] = (
     ("tidemill_dead_letters_open", DEAD_LETTER, ("status:open",), {}),
 )
 """Gauges that are numbers of rows: name, kind of the rows, their terms, labels."""
+
+
+OUTCOME_LOG = logging.getLogger("tidemill.attempts")
+"""One record at INFO per visit, item and attempt that ended, written by the process that committed it."""
+
+
+class OutcomeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How an attempt, an item or a visit ended, by a handler, a person, a time-out or a child run.
+
+    Without a node it is the run that failed, by a deadline for example.
+    """
+
+    run_id: str
+    node: str
+    visit: int
+    index: int = NOT_AN_ITEM
+    attempt: int = 0
+    outcome: Literal["completed", "failed", "retrying", "waiting", "skipped", "discarded"]
+    worker: str = ""
+    """Whose attempt it was; empty if no attempt ended."""
+    duration_ms: int = 0
+    error: Error | None = None
+    retry_at_ms: int | None = None
+    tolerated: bool = False
+    """The workflow handles the failure."""
+    undo: bool = False
+    """It is an attempt to undo the node, by its compensator."""
+
+
+def tell_outcomes(
+    run_id: str, workflow: str, events: Sequence[AnyEvent], listener: Callable[[OutcomeReport], None] | None
+) -> None:
+    """Log what a commit ended, and tell the listener; call it only if one of them wants to know."""
+    if isinstance(events[0], RunCreated):
+        # Nothing ends here; a fork repeats the events of its source.
+        return
+    logs = OUTCOME_LOG.isEnabledFor(logging.INFO)
+    failed = [event for event in events if isinstance(event, NodeFailed)]
+    handled = {(event.node, event.visit) for event in failed if event.tolerated and event.index == NOT_AN_ITEM}
+    for event in events:
+        if isinstance(event, RunFailed):
+            report = None if any(each.node == event.node for each in failed) else _report_of_end(run_id, event)
+        else:
+            report = _report_of(run_id, event, handled)
+        if report is None:
+            continue
+        if listener is not None:
+            listener(report)
+        if logs and report.outcome in _LOGGED and not report.undo:
+            _log(report, workflow)
+
+
+_LOGGED = ("completed", "failed", "retrying")
+
+
+def _report_of(run_id: str, event: AnyEvent, handled: Collection[tuple[str, int]]) -> OutcomeReport | None:
+    facts: dict[str, Any] = {}
+    match event:
+        case NodeCompleted():
+            facts = {"outcome": "completed"}
+        case CompensationCompleted():
+            facts = {"outcome": "completed", "undo": True}
+        case NodeFailed() if event.error.code != UPSTREAM_FAILED:
+            tolerated = event.tolerated or (event.node, event.visit) in handled
+            facts = _failure(event) | {"tolerated": tolerated and event.retry_at_ms is None}
+        case CompensationFailed():
+            facts = _failure(event) | {"undo": True}
+        case NodeWaiting():
+            facts = {"outcome": "waiting"}
+        case NodeSkipped() if event.token:
+            # Without an attempt no edge led to it.
+            return OutcomeReport(run_id=run_id, node=event.node, visit=event.visit, outcome="skipped")
+        case ResultDiscarded():
+            facts = {"outcome": "discarded"}
+        case _:
+            return None
+    facts |= {"node": event.node, "visit": event.visit, "index": event.index, "attempt": event.attempt}
+    duration_ms = 0 if isinstance(event, ResultDiscarded) else event.duration_ms
+    return OutcomeReport(run_id=run_id, worker=event.worker, duration_ms=duration_ms, **facts)
+
+
+def _failure(event: NodeFailed | CompensationFailed) -> dict[str, Any]:
+    outcome = "failed" if event.retry_at_ms is None else "retrying"
+    return {"outcome": outcome, "error": event.error, "retry_at_ms": event.retry_at_ms}
+
+
+def _report_of_end(run_id: str, event: RunFailed) -> OutcomeReport:
+    return OutcomeReport(run_id=run_id, node=event.node, visit=event.visit, outcome="failed", error=event.error)
+
+
+def _log(report: OutcomeReport, workflow: str) -> None:
+    error, retried = report.error, report.outcome == "retrying"
+    facts: dict[str, Any] = {"status": "COMPLETED" if error is None else "FAILED"}
+    said = ""
+    if error is not None:
+        facts |= {"error_code": error.code, "error_type": error.type, "will_retry": retried}
+        facts |= {"error_message": error.message, "error_traceback": error.traceback}
+        said = f": {message_of(error)} [{error.code}]" + ("; it will be retried" if retried else "")
+    item = None if report.index == NOT_AN_ITEM else report.index
+    place = f"node {report.node}" if item is None else f"node {report.node}[{item}]"
+    facts |= {"run_id": report.run_id, "workflow": workflow, "node": report.node or None, "visit": report.visit}
+    facts |= {"item": item, "attempt": report.attempt, "duration_ms": report.duration_ms}
+    words = (report.run_id, f" {place}" if report.node else "", facts["status"].lower())
+    counts = (report.attempt, report.duration_ms, said)
+    OUTCOME_LOG.info("run %s%s %s, attempt %d, %d ms%s", *words, *counts, extra=facts)
 
 
 class Instrumentation:

@@ -32,7 +32,6 @@ from tidemill.engine.turn import TurnLoop
 from tidemill.engine.worker.held_jobs import (
     INTERNAL_DELAY_MS_MAX,
     INTERNAL_TRIES_MAX,
-    AttemptReport,
     HeldJob,
     InternalErrors,
     JobHandler,
@@ -40,7 +39,6 @@ from tidemill.engine.worker.held_jobs import (
     StartRecorder,
     failed_internally,
     start,
-    tell,
 )
 from tidemill.engine.worker.instrumentation import Instrumentation
 from tidemill.engine.worker.leases import (
@@ -142,8 +140,6 @@ class Worker:
         self._renewer = LeaseRenewer(store, ambient, self._leases, self._on_renewed, options.lease_ms, options.beat_ms)
         self._thread: LeaseRenewalThread | None = None
         self._starts = StartRecorder(ambient, turns, self._log, self._held_jobs.values)
-        self.listener: Callable[[AttemptReport], None] | None = None
-        """Called with how every attempt ended, once that is committed."""
         self.finished = 0
         self.returned = 0
         """Jobs that the last drain released: cancelled ones, and those whose results could not be stored."""
@@ -523,8 +519,6 @@ class Worker:
         held: HeldJob = pending.about
         if answer is COMMITTED:
             self._internal_errors.forget(held.job_key)
-            if self.listener is not None:
-                tell(self.listener, held, pending.command, self._runs.get(held.lease.stream))
             self._drop(held)
         elif answer is STATEMENT_CONFLICT:
             self._begin(held, self._runs.get(held.lease.stream), known=False)

@@ -140,6 +140,23 @@ def not_undone(state: State) -> CompletedStep | None:
     return next((undo for undo in left if undo.error is not None), left[0] if left else None)
 
 
+IN_THE_DOCUMENT = frozenset(
+    {"template_failed", "condition_failed", "sql_failed", "arguments_invalid", "config_invalid", "outputs_failed"}
+)
+"""Failures that a retry of the same document repeats."""
+
+
+def remedy(code: str) -> tuple[str, str]:
+    """What to do about a failure with this code, and the command for it."""
+    if code in IN_THE_DOCUMENT:
+        words = "correct the document, then patch and retry the run, because a retry alone fails again"
+        return f"{words}; completed nodes keep their results", "tidemill runs patch {run} FILE --retry"
+    words = "fix the cause, then retry the run: completed nodes keep their results"
+    if code == "exception":
+        words += "; workers run the code that they have loaded, so restart them after a change"
+    return words, "tidemill runs retry {run}"
+
+
 def way_on(state: State, found: OutcomeCounts) -> tuple[str, str]:
     """How an ended run can continue, and the command for it."""
     if state.rollback == "running":
@@ -153,10 +170,12 @@ def way_on(state: State, found: OutcomeCounts) -> tuple[str, str]:
         return words, "tidemill runs fork {run} --node NODE"
     if found.unsure.count:
         name = found.unsure.names[0]
-        words = f"the outcome of {name} is unknown: settle it with its value, or declare that it did not happen"
+        words = (
+            f"the outcome of {name} is unknown: settle it with its value, or retry the run with --did-not-happen {name}"
+        )
         return words, f"tidemill runs override {{run}} {name} --value VALUE"
     if state.status == "FAILED":
-        return "fix the cause, then retry the run: completed nodes keep their results", "tidemill runs retry {run}"
+        return remedy("" if state.error is None else state.error.code)
     return "retry the run: completed nodes keep their results", "tidemill runs retry {run}"
 
 

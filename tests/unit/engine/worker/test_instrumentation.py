@@ -18,7 +18,7 @@ from tidemill.blobs.memory import MemoryBlobs
 from tidemill.bootstrap import engine_at
 from tidemill.engine.engine import Engine
 from tidemill.engine.worker import instrumentation
-from tidemill.engine.worker.instrumentation import measured
+from tidemill.engine.worker.instrumentation import OutcomeReport, measured
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.kernel.commands import Done, Result
 from tidemill.node_types import built_in_handlers
@@ -77,6 +77,56 @@ async def test_runs_nodes_tokens_and_retries_are_counted(mill: Cluster) -> None:
     assert (found["tidemill_nodes_total outcome=failed"], found["tidemill_nodes_total outcome=tolerated"]) == (1, 1)
     assert found["tidemill_tokens_emitted_total"] == found["tidemill_tokens_consumed_total"] > 0, "all runs have ended"
     assert found["tidemill_dead_letters_open"] == 1
+
+
+@simulated
+async def test_whoever_ends_a_visit_there_is_one_report_of_it(mill: Cluster) -> None:
+    """A handler, a time-out, a child run, a person, a deadline."""
+    worker = await mill.process("w")
+    told: list[tuple[str, ...]] = []
+
+    def listener(report: OutcomeReport) -> None:
+        error = "" if report.error is None else report.error.code
+        place = report.node if report.index < 0 else f"{report.node}[{report.index}]"
+        told.append((place, report.outcome, error, "handled" * report.tolerated))
+
+    worker.engine.turns.listener = listener
+
+    async def ends(*nodes: dict[str, Any], **rest: Any) -> list[tuple[str, ...]]:
+        told.clear()
+        await worker.run(document(*nodes, **rest))
+        return told.copy()
+
+    ask = node("ask", type="human", config={"title": "?", "timeout_seconds": 1})
+    assert await ends(ask) == [("ask", "waiting", "", ""), ("ask", "failed", "approval_expired", "")]
+    handled = ask | {"on_error": "continue"}
+    assert (await ends(handled, name="handled"))[-1] == ("ask", "failed", "approval_expired", "handled")
+    signal = node("s", type="signal", timeout_seconds=1, retry={"max_attempts": 1})
+    assert (await ends(signal, name="signal"))[-1] == ("s", "failed", "timeout", "")
+    sleeping = node("z", type="sleep", config={"seconds": 60})
+    late = await ends(sleeping, name="late", limits={"deadline_seconds": 1})
+    assert late[-1] == ("", "failed", "deadline_exceeded", "")
+    pacing = node("a", loop={"condition": "true", "max_iterations": 9})
+    assert (await ends(pacing, name="pacing", limits={"max_visits": 2}))[-1] == (
+        "a",
+        "failed",
+        "max_visits_exceeded",
+        "",
+    )
+    await worker.engine.publish(document(node("b", type="fail", config={"kind": "broken"}), name="sub"))
+    parent = await ends(node("p", type="workflow", config={"workflow": "sub"}), name="parent")
+    assert parent == [("p", "waiting", "", ""), ("b", "failed", "broken", ""), ("p", "failed", "child_failed", "")]
+    items = node("m", type="fail", map={"over": [1]}, on_error="continue")
+    assert await ends(items, name="items") == [
+        ("m[0]", "failed", "failed", "handled"),
+        ("m", "failed", "failed", "handled"),
+    ]
+    told.clear()
+    run_id = await worker.start(document(node("ask", type="human", config={"title": "?"}), name="asks"))
+    await asyncio.sleep(1)
+    await worker.engine.decide(run_id, "ask", "approve", actor="user:ada")
+    assert (await worker.end(run_id)).status == "COMPLETED"
+    assert told == [("ask", "waiting", "", ""), ("ask", "completed", "", "")]
 
 
 @simulated

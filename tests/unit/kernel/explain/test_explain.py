@@ -403,7 +403,24 @@ def test_an_unknown_outcome_is_to_be_settled_first() -> None:
     run = begun("a", {"a": {"delivery": "at_most_once"}})
     run.begin("a", token=5)
     run.lost("a")
-    assert why(run.kernel).command == "tidemill runs override {run} a --value VALUE"
+    found = why(run.kernel)
+    assert found.command == "tidemill runs override {run} a --value VALUE"
+    assert found.unblock.endswith("or retry the run with --did-not-happen a")
+
+
+@pytest.mark.parametrize("code", ["template_failed", "condition_failed", "sql_failed", "arguments_invalid"])
+def test_what_a_retry_alone_repeats_needs_a_patch(code: str) -> None:
+    run = begun("a")
+    run.result("a", Failed(error=Error(code, "wrong")))
+    found = why(run.kernel)
+    assert found.command == "tidemill runs patch {run} FILE --retry" and "correct the document" in found.unblock
+
+
+def test_after_an_exception_workers_may_need_a_restart() -> None:
+    run = begun("a")
+    run.result("a", Failed(error=Error("exception", "wrong", "KeyError")))
+    found = why(run.kernel)
+    assert found.command == "tidemill runs retry {run}" and "restart them after a change" in found.unblock
 
 
 def test_a_cancelled_run_says_why() -> None:
