@@ -153,7 +153,7 @@ def get_command(session: StoreSession, digest: str, output: str | None) -> int:
 @options.on_store()
 def blob_show_command(session: StoreSession, digest: str) -> int:
     """Show the size, state and users of a blob."""
-    from tidemill.cli.render.lists import print_blob
+    from tidemill.cli.render.maintenance import print_blob
 
     return session.ask_and_print(lambda mill: mill.blob(digest), lambda info: print_blob(session, info))
 
@@ -187,7 +187,7 @@ def gc_command(session: StoreSession, grace: float, exclude: tuple[str, ...], dr
 
     The first run marks them; a run after the grace period deletes them.
     """
-    from tidemill.cli.render.lists import print_gc_report
+    from tidemill.cli.render.maintenance import print_gc_report
 
     return session.ask_and_print(
         lambda mill: mill.collect_blobs(dry_run=dry_run, grace_s=grace * 3600, exclude=exclude), print_gc_report

@@ -10,7 +10,6 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidemill.blobs.contract import BlobInfo
 from tidemill.cli.render.board import duration
 from tidemill.cli.render.events import where
 from tidemill.cli.render.runs import pretty, reference, say
@@ -34,7 +33,6 @@ from tidemill.cli.render.tables import (
 from tidemill.cli.render.terminal import counted, one_line
 from tidemill.cli.session import ALONE, StoreSession, item_or_none
 from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
-from tidemill.engine.maintenance.blob_gc import GcReport
 from tidemill.engine.services.concurrency import ConcurrencyLimit
 from tidemill.engine.services.workers import WorkerView
 from tidemill.engine.versions import TagMoved, Version
@@ -567,40 +565,3 @@ def _dead_letter_facts(letter: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 # Blobs
-
-UNREADABLE_SHOWN = 10
-
-
-def print_blob(session: StoreSession, info: BlobInfo) -> None:
-    print_title(info.digest)
-    print_facts(
-        (
-            ("size", f"{info.size} bytes"),
-            ("state", info.state),
-            ("since", moment(info.since_ms)),
-            ("kept", "never garbage-collected" if info.kept else None),
-            ("used by", names(info.used_by)),
-        )
-    )
-    print()
-    print_hint(session.command("blobs", "get", info.digest, "-o", "FILE"))
-
-
-def print_gc_report(report: GcReport) -> None:
-    would = "would be " if report.dry_run else ""
-    left = (
-        (report.waiting, "still within their grace period"),
-        (report.young, "stored within the last hour"),
-        (report.kept, "kept"),
-    )
-    unreadable, more = report.unreadable[:UNREADABLE_SHOWN], len(report.unreadable) - UNREADABLE_SHOWN
-    print_facts(
-        (
-            ("scanned", f"{report.scanned} blobs; {report.reachable} referenced"),
-            ("marked", f"{report.retired} {would}marked for deletion" if report.retired else None),
-            ("deleted", f"{report.deleted} {would}deleted, {size_of(report.bytes_freed)}" if report.deleted else None),
-            ("brought back", report.restored or None),
-            ("left alone", "; ".join(f"{count} {words}" for count, words in left if count)),
-            ("unreadable", "\n".join(unreadable) + (f"\nand {more} more; --json has them" if more > 0 else "")),
-        )
-    )

@@ -1,4 +1,4 @@
-"""Audits, rebuilt lists and the archive in text, and the progress line of long commands."""
+"""Audits, rebuilt lists, blobs and the archive in text, and the progress line of long commands."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tidemill.blobs.contract import BlobInfo
 from tidemill.cli.render.events import EventPrinter
 from tidemill.cli.render.runs import say
 from tidemill.cli.render.tables import (
@@ -20,6 +21,7 @@ from tidemill.cli.render.tables import (
     print_hint,
     print_rows,
     print_title,
+    size_of,
 )
 from tidemill.cli.render.terminal import (
     CYAN,
@@ -36,6 +38,7 @@ from tidemill.cli.render.terminal import (
 )
 from tidemill.cli.session import ALONE, StoreSession
 from tidemill.engine.maintenance.archive import ArchiveEntry, ArchivePage
+from tidemill.engine.maintenance.blob_gc import GcReport
 from tidemill.engine.maintenance.doctor import Diagnosis
 from tidemill.engine.maintenance.reindex import Reindexed
 from tidemill.engine.maintenance.retention import SweepResult
@@ -229,3 +232,41 @@ def print_sweep(swept: SweepResult) -> None:
     for run_id, why in swept.left:
         mark = Styler()("✗", RED) if run_id in swept.failed else Styler()("!", YELLOW)
         print(f"{mark} {sanitize(f'{run_id} stays: {why}')}")
+
+
+UNREADABLE_SHOWN = 10
+
+
+def print_blob(session: StoreSession, info: BlobInfo) -> None:
+    print_title(info.digest)
+    print_facts(
+        (
+            ("size", f"{info.size} bytes"),
+            ("state", info.state),
+            ("since", moment(info.since_ms)),
+            ("kept", "never garbage-collected" if info.kept else None),
+            ("used by", names(info.used_by)),
+        )
+    )
+    print()
+    print_hint(session.command("blobs", "get", info.digest, "-o", "FILE"))
+
+
+def print_gc_report(report: GcReport) -> None:
+    would = "would be " if report.dry_run else ""
+    left = (
+        (report.waiting, "still within their grace period"),
+        (report.young, "stored within the last hour"),
+        (report.kept, "kept"),
+    )
+    unreadable, more = report.unreadable[:UNREADABLE_SHOWN], len(report.unreadable) - UNREADABLE_SHOWN
+    print_facts(
+        (
+            ("scanned", f"{report.scanned} blobs; {report.reachable} referenced"),
+            ("marked", f"{report.retired} {would}marked for deletion" if report.retired else None),
+            ("deleted", f"{report.deleted} {would}deleted, {size_of(report.bytes_freed)}" if report.deleted else None),
+            ("brought back", report.restored or None),
+            ("left alone", "; ".join(f"{count} {words}" for count, words in left if count)),
+            ("unreadable", "\n".join(unreadable) + (f"\nand {more} more; --json has them" if more > 0 else "")),
+        )
+    )
