@@ -92,9 +92,7 @@ class Row(NamedTuple):
     @property
     def elapsed_ms(self) -> int:
         """The time during which any of its attempts was at work, waiting or backing off; queues do not count."""
-        segments = (segment for track in self.tracks for segment in track.segments if segment.kind != "queued")
-        spans = sorted((segment.begin_ms, segment.end_ms) for segment in segments)
-        return sum(end - begin for begin, end in merged(spans))
+        return _total_ms(span for track in self.tracks for span in _spans_of(track))
 
 
 def merged(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -110,6 +108,67 @@ def merged(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
             current = (begin, end)
     if current is not None:
         yield current
+
+
+def _spans_of(track: Track) -> Iterator[tuple[int, int]]:
+    """When it was at work, waiting or backing off."""
+    return ((segment.begin_ms, segment.end_ms) for segment in track.segments if segment.kind != "queued")
+
+
+def _total_ms(spans: Iterable[tuple[int, int]]) -> int:
+    return sum(end - begin for begin, end in merged(sorted(spans)))
+
+
+class VisitTimes:
+    """How long the latest visit of each node has taken, as `Row.elapsed_ms` counts, while the events come.
+
+    Of activations that have ended only joined spans are kept.
+    """
+
+    def __init__(self, events: Iterable[EventData] = ()) -> None:
+        self._visits: dict[str, int] = {}
+        self._spans: dict[str, list[tuple[int, int]]] = {}
+        self._open: dict[str, dict[int, Track]] = {}
+        """By node and item."""
+        self._begun: set[str] = set()
+        for event in events:
+            self.fold(event)
+
+    def fold(self, event: EventData) -> None:
+        if event["type"] not in _ATTEMPT_EVENTS:
+            return
+        node, visit = event["node"], event["visit"]
+        if visit != self._visits.get(node):
+            self._visits[node], self._spans[node], self._open[node] = visit, [], {}
+            self._begun.discard(node)
+        if event["type"] == "NodeScheduled" and not event.get("held"):
+            self._begun.add(node)
+        elif event["type"] == "NodeSkipped":
+            self._begun.discard(node)
+        spans, tracks = self._spans[node], self._open[node]
+        for index in _items_of(event):
+            track = tracks.get(index) or tracks.setdefault(index, Track((False, node, visit, index)))
+            _fold_attempt(event, track)
+            spans += _spans_of(track)
+            track.segments.clear()
+            if track.phase is None:
+                del tracks[index]
+        if len(spans) > SPANS_MAX:
+            spans[:] = merged(sorted(spans))
+
+    def elapsed_ms(self, node: str, now_ms: int = 0) -> int | None:
+        """None: its latest visit has not begun, or was skipped. What is under way reaches to `now_ms`."""
+        if node not in self._begun:
+            return None
+        spans = list(self._spans[node])
+        for track in self._open[node].values():
+            begin_ms = track.started_ms if track.phase == "queued" else track.since_ms
+            if begin_ms is not None:
+                spans.append((begin_ms, max(begin_ms, now_ms)))
+        return _total_ms(spans)
+
+
+SPANS_MAX = 64
 
 
 class History:
@@ -148,14 +207,12 @@ class History:
             self._paused_ms = None
         elif kind.startswith("Compensation"):
             self._origins[seq] = track = self._track(event, undo=True)
-            self._fold_attempt(event, track)
+            _fold_attempt(event, track)
         elif kind in _ATTEMPT_EVENTS:
             self._note_edges(event)
-            first = event.get("index", NOT_AN_ITEM)
-            last = max(event.get("until", NOT_AN_ITEM), first + 1)
-            for index in range(first, last):
+            for index in _items_of(event):
                 self._origins[seq] = track = self._track(event, index=index)
-                self._fold_attempt(event, track)
+                _fold_attempt(event, track)
 
     def after(self, track: Track) -> list[Any] | None:
         """Node, visit and item of what it followed; of several, the one that ended last made it ready."""
@@ -195,40 +252,6 @@ class History:
             track = self._tracks[place] = Track(place, cause=event.get("cause", 0))
         return track
 
-    def _fold_attempt(self, event: EventData, track: Track) -> None:
-        at_ms, duration_ms = event["at_ms"], event.get("duration_ms", 0)
-        track.attempt = event.get("attempt", track.attempt)
-        match event["type"]:
-            case "NodeScheduled" | "CompensationScheduled":
-                track.leave(at_ms)
-                track.enter("queued", at_ms)
-            case "NodeStarted":
-                track.started_ms = at_ms
-            case "NodeWaiting":
-                track.work("running", at_ms, duration_ms)
-                track.enter("waiting", at_ms)
-            case "NodeFailed" | "CompensationFailed" if track.phase not in (None, "waiting"):
-                track.work("failed", at_ms, duration_ms)
-                self._after_failure(event, track)
-            case "NodeFailed":
-                track.leave(at_ms)
-                self._after_failure(event, track)
-            case "NodeCompleted" | "CompensationCompleted" if track.phase not in (None, "waiting"):
-                track.work("running", at_ms, duration_ms)
-                track.enter(None, at_ms)
-            case _:
-                # The end of a wait, of a map or of a visit that no worker has begun, or a map that has become items.
-                if track.started_ms is not None and event["type"] == "NodeCancelled":
-                    track.work("running", at_ms, 0)
-                else:
-                    track.leave(at_ms)
-                track.enter(None, at_ms)
-
-    def _after_failure(self, event: EventData, track: Track) -> None:
-        retry_at_ms = event.get("retry_at_ms")
-        track.enter(None if retry_at_ms is None else "retry", event["at_ms"])
-        track.retry_at_ms = retry_at_ms
-
     def _close(self) -> None:
         if self._paused_ms is not None:
             self.pauses.append((self._paused_ms, self.end_ms))
@@ -246,6 +269,48 @@ class History:
                 found.setdefault((undo, node), []).append(track)
         rows = [Row(node, undo, node in maps, tracks) for (undo, node), tracks in found.items()]
         return sorted(rows, key=lambda row: row.begin_ms)
+
+
+def _fold_attempt(event: EventData, track: Track) -> None:
+    at_ms, duration_ms = event["at_ms"], event.get("duration_ms", 0)
+    track.attempt = event.get("attempt", track.attempt)
+    match event["type"]:
+        case "NodeScheduled" | "CompensationScheduled":
+            track.leave(at_ms)
+            track.enter("queued", at_ms)
+        case "NodeStarted":
+            track.started_ms = at_ms
+        case "NodeWaiting":
+            track.work("running", at_ms, duration_ms)
+            track.enter("waiting", at_ms)
+        case "NodeFailed" | "CompensationFailed" if track.phase not in (None, "waiting"):
+            track.work("failed", at_ms, duration_ms)
+            _after_failure(event, track)
+        case "NodeFailed":
+            track.leave(at_ms)
+            _after_failure(event, track)
+        case "NodeCompleted" | "CompensationCompleted" if track.phase not in (None, "waiting"):
+            track.work("running", at_ms, duration_ms)
+            track.enter(None, at_ms)
+        case _:
+            # The end of a wait, of a map or of a visit that no worker has begun, or a map that has become items.
+            if track.started_ms is not None and event["type"] == "NodeCancelled":
+                track.work("running", at_ms, 0)
+            else:
+                track.leave(at_ms)
+            track.enter(None, at_ms)
+
+
+def _after_failure(event: EventData, track: Track) -> None:
+    retry_at_ms = event.get("retry_at_ms")
+    track.enter(None if retry_at_ms is None else "retry", event["at_ms"])
+    track.retry_at_ms = retry_at_ms
+
+
+def _items_of(event: EventData) -> range:
+    """The items that an event is about; of no item it is the visit itself."""
+    first = event.get("index", NOT_AN_ITEM)
+    return range(first, max(event.get("until", NOT_AN_ITEM), first + 1))
 
 
 _ATTEMPT_EVENTS = frozenset(

@@ -8,7 +8,7 @@ from typing import Any
 from tests.fixtures.cluster import Cluster, Process, simulated
 from tests.fixtures.kernel.authoring import document, node
 from tests.fixtures.scripted_functions import Ledger, call
-from tidemill.pictures.history import History, Row, merged
+from tidemill.pictures.history import History, Row, VisitTimes, merged
 
 
 def segments(history: History, name: str) -> list[tuple[str, int, int]]:
@@ -97,6 +97,28 @@ async def test_items_of_a_map_are_tracks_of_one_row(mill: Cluster) -> None:
     assert row.items
     assert segments(history, "m") == [("running", 0, 2), ("running", 0, 4), ("running", 2, 8)]
     assert 8_000 <= row.elapsed_ms < 8_100
+
+
+@simulated
+async def test_the_time_of_the_latest_visit_is_known_while_the_events_come(mill: Cluster) -> None:
+    """It counts as the rows of a timeline do, for one visit."""
+    ledger = Ledger()
+    worker = await mill.process(functions={"work": ledger.work})
+    loop = {"condition": "iteration < 2", "max_iterations": 5, "delay_seconds": 1}
+    run = await worker.run(
+        document(
+            call("m", args={"seconds": "{{ item }}"}, map={"over": [2, 4, 6], "max_parallel": 2}),
+            node("l", "m", type="sleep", config={"seconds": 3}, loop=loop),
+            node("s", "l", when="false"),
+        )
+    )
+    events = await worker.engine.events(run.run_id)
+    times, (m, *_) = VisitTimes(events), History(events).rows
+    assert times.elapsed_ms("m") == m.elapsed_ms
+    assert 3_000 <= (times.elapsed_ms("l") or 0) < 4_000, "of three passes the latest"
+    assert times.elapsed_ms("s") is None and times.elapsed_ms("stranger") is None
+    half = VisitTimes(event for event in events if event["at_ms"] <= events[0]["at_ms"] + 3_000)
+    assert 4_900 < (half.elapsed_ms("m", events[0]["at_ms"] + 5_000) or 0) <= 5_000
 
 
 @simulated

@@ -16,6 +16,7 @@ from tidemill.cli.render.tables import EXCEPTION
 from tidemill.cli.render.terminal import counted, one_line
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import NOT_TAKEN
+from tidemill.pictures.history import VisitTimes
 from tidemill.pictures.labels import duration as duration
 
 Phase = Literal[
@@ -43,32 +44,25 @@ class NodeProgress:
     passes: int = 1
     passes_max: int | None = None
     loops: bool = False
-    began_ms: int | None = None
-    spent_ms: int = 0
-    """Time of the latest visit, when it has ended."""
+    begun: bool = False
     until_ms: int | None = None
     reason: str = ""
     code: str = ""
     count: int | None = None
     """Items of a map, when their number is known."""
     done: int = 0
+    """Items that have ended, failed ones included."""
     failed: int = 0
     tolerated: int = 0
     """Failed items that a retry leaves as they are."""
+    given_up: int = 0
+    """Items that a retry runs again: cancelled ones, and failed ones that were not tolerated."""
     quorum: int = 1
     """How many people have to agree, when people are asked."""
     agreed: int = 0
     progress: float | None = None
     """The progress that it reports, from 0 to 1."""
     said: str = ""
-
-    @property
-    def begun(self) -> bool:
-        return bool(self.attempt or self.spent_ms) or self.began_ms is not None
-
-    def elapsed_ms(self, now_ms: int) -> int:
-        """The time its latest visit has taken so far, with waits and pauses between attempts."""
-        return self.spent_ms + (max(0, now_ms - self.began_ms) if self.began_ms is not None else 0)
 
 
 class RunProgress:
@@ -90,6 +84,7 @@ class RunProgress:
         self.failed_node = ""
         self.error: Mapping[str, Any] | None = None
         self.tolerated = 0
+        self._times = VisitTimes()
         self._busy: dict[str, NodeProgress] = {}
         self._failed: dict[str, NodeProgress] = {}
         """Nodes that failed by themselves, tolerated or not."""
@@ -102,6 +97,11 @@ class RunProgress:
 
     def elapsed_ms(self, now_ms: int) -> int:
         return (self.ended_ms or now_ms) - self.began_ms if self.began_ms is not None else 0
+
+    def spent(self, row: NodeProgress, now_ms: int) -> str:
+        """The time that the latest visit of a node has taken, in words; `runs show` says the same of one that ended."""
+        spent = self._times.elapsed_ms(row.name, now_ms) if row.begun else None
+        return "" if spent is None else duration(spent)
 
     def apply(self, event: Mapping[str, Any]) -> NodeProgress | None:
         """Fold one event; return the row whose visit it moved, None for everything else."""
@@ -121,6 +121,7 @@ class RunProgress:
         row = self.rows.get(event.get("node", ""))
         if row is None:
             return None
+        self._times.fold(event)
         if kind == "LoopContinued":
             self._reopen(event["body"])
             row.passes = event["iteration"] + 1
@@ -128,11 +129,13 @@ class RunProgress:
         if "index" not in event:
             return row if self._see_visit(row, kind, event) else None
         row.attempt = max(row.attempt, event.get("attempt", 0))
-        if kind == "NodeCompleted":
+        if kind in ("NodeCompleted", "NodeOverridden", "NodeCancelled") and self.ended_ms is None:
             row.done += 1
+            row.given_up += kind == "NodeCancelled"
         elif kind == "NodeFailed" and "retry_at_ms" not in event:
-            row.failed += 1
+            row.done, row.failed = row.done + 1, row.failed + 1
             row.tolerated += bool(event.get("tolerated"))
+            row.given_up += not event.get("tolerated")
         elif kind == "NodeScheduled" and row.phase == "PENDING":
             # The items of a map that continues after a retry.
             self._begin(row, event)
@@ -175,12 +178,8 @@ class RunProgress:
         match kind:
             case "NodeScheduled":
                 self._begin(row, event)
-            case "NodeStarted" if event.get("attempt", 1) == 1 and row.began_ms is not None:
-                # The time in the queue is not the node's; `runs show` counts alike.
-                row.began_ms = event["at_ms"]
-                return False
             case "NodeExpanded":
-                row.count, row.done, row.failed, row.tolerated = event["count"], 0, 0, 0
+                row.count, row.done, row.failed, row.tolerated, row.given_up = event["count"], 0, 0, 0, 0
             case "NodeWaiting":
                 row.reason = WAITS.get(event["on"], event["on"]) + (f" {event['name']}" if event.get("name") else "")
                 row.until_ms = event.get("until_ms", event.get("expires_ms"))
@@ -217,9 +216,7 @@ class RunProgress:
         if event.get("held"):
             row.reason = "held by max_parallel"
             return
-        if row.began_ms is None:
-            row.began_ms = event["at_ms"]
-        row.reason, row.until_ms = "", None
+        row.begun, row.reason, row.until_ms = True, "", None
         self._move(row, "ACTIVE")
 
     def _ask(self, row: NodeProgress, kind: str, event: Mapping[str, Any]) -> None:
@@ -233,7 +230,7 @@ class RunProgress:
             row.until_ms = event.get("expires_ms")
 
     def _end(self, row: NodeProgress, phase: Phase, event: Mapping[str, Any]) -> None:
-        row.spent_ms, row.began_ms, row.until_ms = row.elapsed_ms(event["at_ms"]), None, None
+        row.until_ms = None
         self._move(row, phase)
         self._recent.append(row)
 
@@ -241,8 +238,9 @@ class RunProgress:
         """Take nodes for new visits (`again`), or for retried ones: a retried map keeps its list and its results."""
         for row in [self.rows[name] for name in names if name in self.rows]:
             # Every visit has its own time: added up, a loop would seem to slow down.
-            row.attempt, row.reason, row.passes, row.spent_ms = 0, "", 1, 0
+            row.attempt, row.reason, row.passes, row.begun = 0, "", 1, False
             row.count, row.failed = (None, 0) if again else (row.count, row.tolerated)
+            row.done, row.given_up = row.done - row.given_up, 0
             self._move(row, "PENDING")
 
     def _repaint(self, added: Iterable[str], removed: Iterable[str]) -> None:
@@ -347,5 +345,10 @@ def _attempts(row: NodeProgress) -> str:
 def _items(row: NodeProgress) -> str:
     if row.count is None:
         return ""
-    count = f"{row.done:,}/{row.count:,}" if row.phase != "COMPLETED" else counted(row.count, "item")
-    return count + (f", {row.failed:,} failed" if row.failed else "")
+    return items_told(row.count, row.done, row.failed, completed=row.phase == "COMPLETED")
+
+
+def items_told(count: int, done: int, failed: int, *, completed: bool) -> str:
+    """How many items of a map have ended, in words."""
+    words = counted(count, "item") if completed else f"{done:,}/{counted(count, 'item')}"
+    return words + (f", {failed:,} failed" if failed else "")

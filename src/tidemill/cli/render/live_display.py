@@ -151,12 +151,10 @@ class Display:
         name = row.name if len(row.name) <= width else row.name[: width - 1] + "…"
         faint = row.phase in ("PENDING", "SKIPPED", "CANCELLED", "UNREACHED")
         text.append(f" {name:<{width}}", "dim" if faint else "")
-        spent = duration(row.elapsed_ms(now_ms)) if row.begun else ""
+        spent = self._board.spent(row, now_ms)
         text.append(f"  {spent:>9}  ", "dim")
         if row.count and row.phase in ("ACTIVE", "RETRYING", "WAITING"):
-            text.append_text(
-                bar(row.done + row.failed, row.count, ITEM_BAR_COLUMNS, "yellow" if row.failed else "cyan")
-            )
+            text.append_text(bar(row.done, row.count, ITEM_BAR_COLUMNS, "yellow" if row.failed else "cyan"))
             text.append(" ")
         elif row.progress is not None:
             text.append_text(bar(round(100 * row.progress), 100, ITEM_BAR_COLUMNS, "cyan"))

@@ -189,6 +189,6 @@ class Lines(QuietWatcher):
     def _line(self, row: NodeProgress, event: Mapping[str, Any]) -> str:
         """A row at the time of the event, which may be long past."""
         at_ms, again = event["at_ms"], event["type"] == "LoopContinued"
-        spent = duration(row.elapsed_ms(at_ms)) if row.begun else ""
+        spent = self._board.spent(row, at_ms)
         sign, said = ("↺", passes(row)) if again else (SIGNS[row.phase], detail(row, at_ms))
         return f"{sign} {row.name:<{self._width}}  {spent:>9}  {said}".rstrip()

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import msgspec
 
-from tidemill.cli.render.board import NOT_REACHED, RunProgress, duration
+from tidemill.cli.render.board import NOT_REACHED, RunProgress, duration, items_told
 from tidemill.cli.render.board import SIGNS as PHASE_SIGNS
 from tidemill.cli.render.tables import (
     EXCEPTION,
@@ -61,7 +61,7 @@ from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import PatchOutcome
 from tidemill.engine.views import RunView
 from tidemill.kernel.document.diff import Change, GraphDiff
-from tidemill.pictures.history import History
+from tidemill.pictures.history import VisitTimes
 
 STEP_COLUMNS = 200
 """Columns for names of steps."""
@@ -297,7 +297,8 @@ def print_run(session: StoreSession, details: RunDetails) -> None:
     whys = {step["node"]: step["why"] for step in details.path}
     undone = {key.rsplit("/", 2)[0] for key in view.rollback["undone"]}
     whys |= {name: dotted(whys.get(name, ""), "undone") for name in undone}
-    took = {row.node: row.elapsed_ms for row in History(details.events).rows if not row.undo}
+    times = VisitTimes(details.events)
+    took = {name: spent for name in view.nodes if (spent := times.elapsed_ms(name)) is not None}
     _print_nodes(view, whys, took, past=details.past)
     print_traceback(view.error)
     if view.status == "COMPLETED":
@@ -398,8 +399,7 @@ def _status(node: Mapping[str, Any]) -> str:
 def _about(node: Mapping[str, Any], why: str, *, past: bool) -> str:
     items, result = "", ""
     if counts := node.get("items"):
-        failed = f", {counts['failed']:,} failed" if counts["failed"] else ""
-        items = f"{counts['done']:,}/{counts['count']:,} items{failed}"
+        items = items_told(counts["count"], counts["done"], counts["failed"], completed=node["status"] == "COMPLETED")
     if (node["error"] or {}).get("code") == NOT_REACHED:
         result = str(node["error"]["message"])
     elif node["error"] is not None:

@@ -36,14 +36,17 @@ def test_the_board_ends_as_the_run_does(name: str, inputs: dict[str, Any]) -> No
         row = board.rows[node]
         assert row.phase.replace("TOLERATED", "FAILED") == shown["status"], node
         if "items" in shown:
-            assert row.count == shown["items"]["count"]
-            assert row.done + row.failed == shown["items"]["done"]
+            assert counts_of(row) == shown["items"]
         if row.phase == "COMPLETED":
             assert row.attempt == shown["attempts"]
     assert board.seq == view.events
     assert board.ended == len(view.nodes)
     assert sum(board.counts.values()) == len(view.nodes)
     assert board.elapsed_ms(0) >= 0
+
+
+def counts_of(row: NodeProgress) -> dict[str, int | None]:
+    return {"count": row.count, "done": row.done, "failed": row.failed}
 
 
 def test_a_failed_run_is_explained(tmp_path: Path) -> None:
@@ -67,7 +70,7 @@ def test_a_retry_is_news_and_is_counted_down() -> None:
     assert row is board.rows["n0"]
     assert detail(row, 2000) == "attempt 1 failed: the line is busy [busy] · retry in 1.5 s"
     assert detail(row, 4000) == "attempt 2"
-    assert row.elapsed_ms(4000) == 3000
+    assert board.spent(row, 4000) == "3.0 s"
 
 
 def test_the_time_of_a_fork_is_its_own_and_goes_on_after_a_retry() -> None:
@@ -108,7 +111,7 @@ def test_items_are_counted() -> None:
         assert board.apply(at("NodeCompleted", "n0", index=index, attempt=1)) is None
     board.apply(at("NodeFailed", "n0", index=3, attempt=2, error=ERROR))
     board.apply(at("NodeFailed", "n0", index=4, attempt=1, error=ERROR, retry_at_ms=5))
-    assert detail(board.rows["n0"], 0) == "3/1,200, 1 failed · attempt 2"
+    assert detail(board.rows["n0"], 0) == "4/1,200 items, 1 failed · attempt 2"
 
 
 def test_unknown_events_and_nodes_of_later_versions_are_let_pass() -> None:
@@ -248,11 +251,13 @@ def test_a_map_keeps_its_counts_when_the_run_is_retried() -> None:
         board = RunProgress(mill.workflow("flow"), mill.start("flow"))
         for event in mill.follow(board.run_id):
             board.apply(event)
-        assert detail(board.rows["m"], 0).startswith("1/4, 2 failed")
+        assert detail(board.rows["m"], 0).startswith("3/4 items, 2 failed")
+        assert counts_of(board.rows["m"]) == mill.show(board.run_id).nodes["m"]["items"]
         bad.clear()
         mill.retry(board.run_id)
         for event in mill.follow(board.run_id, after=board.seq):
             board.apply(event)
+        assert counts_of(board.rows["m"]) == mill.show(board.run_id).nodes["m"]["items"]
     assert (board.rows["m"].phase, detail(board.rows["m"], 0)) == ("COMPLETED", "4 items, 1 failed · 2 attempts")
 
 
@@ -260,4 +265,4 @@ def test_the_time_in_the_queue_is_not_the_nodes() -> None:
     board = RunProgress(graph_of(chain(2)))
     for kind, at_ms in (("NodeScheduled", 0), ("NodeStarted", 17_000), ("NodeCompleted", 17_002)):
         board.apply({**at(kind, "n0", attempt=1), "at_ms": at_ms})
-    assert board.rows["n0"].elapsed_ms(99_000) == 2
+    assert board.spent(board.rows["n0"], 99_000) == "2 ms"
