@@ -313,8 +313,8 @@ VARIES = re.compile(
 )
 """Fields that differ between two stores, or by time."""
 
-OPTIONAL = {"duration_ms", "waited_ms", "check", "capped", "output_keys"}
-"""A duration is left out where it is 0; code does not travel."""
+OPTIONAL = {"duration_ms", "waited_ms", "check", "capped", "output_keys", "blocked"}
+"""A duration is left out where it is 0; code does not travel; a busy machine blocks one loop and not the other."""
 
 
 def shape(value: Any, field: str = "") -> Any:
