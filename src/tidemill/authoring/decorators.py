@@ -6,7 +6,6 @@ what it returns is a reference that type checkers take for the function's own re
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -15,16 +14,18 @@ from dataclasses import replace
 from functools import cached_property, update_wrapper
 from os import PathLike
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Union, cast, overload
 
 from tidemill.authoring.document_builder import (
     DocumentBuilder,
     awaited_result,
     current_builder,
+    gathered,
     named_values,
     place_of_line,
     plain_call,
 )
+from tidemill.authoring.hints import ToleratedFailure
 from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of, misfit
 from tidemill.authoring.task_options import Options, OtherVerb, Seconds, told
 from tidemill.errors import Problem, for_callers, offered, rejected
@@ -84,7 +85,7 @@ class Recordable(Generic[P, R]):
         builder = current_builder()
         if builder is None:
             if inspect.iscoroutinefunction(self.function):
-                return cast("list[R]", _gathered(self._plainly, items, args, kwargs))
+                return cast("list[R]", gathered(self._plainly, items, args, kwargs))
             return [self._plainly(item, *args, **kwargs) for item in items]
         hint = item_of(hint_of(items)) if isinstance(items, Reference) else Any
         if isinstance(items, Reference) and (problem := misfit(list, items, None)):
@@ -178,7 +179,8 @@ class Recordable(Generic[P, R]):
         self._check_result(builder)
         if not mapped:
             self._refuse_bounds(builder)
-        hint = GenericAlias(list, (self.result_hint,)) if mapped else self.result_hint
+        item = Union[self.result_hint, ToleratedFailure] if mapped and options.tolerate else self.result_hint  # noqa: UP007
+        hint = GenericAlias(list, (item,)) if mapped else item
         keys = options.keys(mapped=mapped)
         undo = options.compensate
         if undo is not None:
@@ -298,12 +300,6 @@ class Recordable(Generic[P, R]):
             message = f"{self.__name__}(…): `{name}` is {shown(hint)}, and {problem}"
             known = "a result" if isinstance(value, Reference) else "a value"
             builder.problem("arguments_invalid", message, f"pass {known} of that type")
-
-
-async def _gathered(
-    call: Callable[..., Any], items: Iterable[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[Any]:
-    return list(await asyncio.gather(*(call(item, *args, **kwargs) for item in items)))
 
 
 if not TYPE_CHECKING:

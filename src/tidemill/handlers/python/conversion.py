@@ -160,6 +160,11 @@ def _members(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
 
 
+def alternatives_of(hint: Any) -> list[Any]:
+    """The types that values of a hint may have: the members of a union, or the one."""
+    return [_unwrapped(each) for each in _members(hint) or (hint,)]
+
+
 def ambiguity(hint: Any) -> str:
     """The union inside of a hint whose members JSON does not tell apart; the hint may itself be such a union."""
     if conversion_of(hint) == OPAQUE:
