@@ -14,17 +14,19 @@ from dataclasses import replace
 from functools import cached_property, update_wrapper
 from os import PathLike
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Union, cast, overload
 
 from tidemill.authoring.document_builder import (
     DocumentBuilder,
     current_builder,
+    gathered,
     named_values,
     place_of_line,
     plain_call,
 )
+from tidemill.authoring.hints import ToleratedFailure
 from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of, misfit
-from tidemill.authoring.task_options import Options, OtherVerb, Seconds, gathered, told_usage
+from tidemill.authoring.task_options import Options, OtherVerb, Seconds, told_usage
 from tidemill.errors import Problem, for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
     SECRET_HINT,
@@ -180,7 +182,8 @@ class Recordable(Generic[P, R]):
         self._check_result(builder)
         if not mapped:
             self._refuse_bounds(builder)
-        hint = GenericAlias(list, (self.result_hint,)) if mapped else self.result_hint
+        item = Union[self.result_hint, ToleratedFailure] if mapped and options.tolerate else self.result_hint  # noqa: UP007
+        hint = GenericAlias(list, (item,)) if mapped else item
         keys = options.keys(mapped=mapped)
         undo = options.compensate
         if undo is not None:
@@ -475,8 +478,7 @@ class Workflow(Recordable[P, R]):
 
     def _refused_result(self, returned: Any) -> str:
         """Why what the function returns cannot have the type of its hint; empty if it can."""
-        hint = self.result_hint
-        problem = misfit(hint, returned, converter(hint))
+        problem = misfit(hint := self.result_hint, returned, converter(hint))
         return f"{self.name} returns {shown(hint)}, and {problem}" if problem else ""
 
     def _described(self) -> dict[str, Json]:

@@ -7,6 +7,7 @@ Every call is a `Step`. A step depends on the steps whose results it is given, s
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import re
@@ -508,6 +509,13 @@ def named_values(function: Any, kind: type) -> list[Named]:
 
 def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*(_names(each) for each in code.co_consts if isinstance(each, CodeType)))
+
+
+async def gathered(
+    call: Callable[..., Any], items: Iterable[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """What the calls of an async function for every item return, outside of a workflow."""
+    return list(await asyncio.gather(*(call(item, *args, **kwargs) for item in items)))
 
 
 def _awaited(coroutine: Any) -> Any:

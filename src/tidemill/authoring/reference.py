@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
+from tidemill.authoring.hints import misfit_of
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.conditions import parse_condition
 from tidemill.handlers.python.conversion import (
@@ -268,10 +269,12 @@ def misfit(hint: Any, value: Any, convert: Callable[[Any], Any] | None) -> str:
     """Why a value cannot have the type of a hint; empty if it can, or if that is not known yet."""
     if isinstance(value, Reference):
         # What stands in for it may have another type.
-        has = json_kinds(hint_of(value)) if place_of(value).default is MISSING else None
-        wants = json_kinds(hint)
-        is_other = has is not None and wants is not None and not has & wants
-        return f"{value!r} is {shown(hint_of(value))}" if is_other else ""
+        has = hint_of(value) if place_of(value).default is MISSING else Any
+        kinds, wanted = json_kinds(has), json_kinds(hint)
+        if kinds is not None and wanted is not None and not kinds & wanted:
+            return f"{value!r} is {shown(has)}"
+        reason = misfit_of(has, hint)
+        return f"{value!r}, which is {shown(has)}, {reason}" if reason else ""
     if convert is None:
         return ""
     try:

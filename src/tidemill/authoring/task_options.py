@@ -5,9 +5,8 @@ An option says how the nodes of a call are run; what it may be is what the key o
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
@@ -161,10 +160,3 @@ def told_usage(method: Callable[..., T], usage: str) -> Callable[..., T]:
         return method(self, *args, **kwargs)
 
     return call
-
-
-async def gathered(
-    call: Callable[..., Any], items: Iterable[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[Any]:
-    """The results of an async function for every item."""
-    return list(await asyncio.gather(*(call(item, *args, **kwargs) for item in items)))

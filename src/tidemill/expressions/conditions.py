@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidemill.expressions.comparisons import Comparison, Computation
     from tidemill.expressions.jsonpath.condition import JsonPath
     from tidemill.expressions.python_condition import Sandbox
-    from tidemill.expressions.schema import Matching
+    from tidemill.expressions.schema_condition import Matching
 
 
 ITEMS_MAX = 1000
@@ -384,7 +384,7 @@ def _parsed(raw: Json, path: str, problems: list[Problem], depth: int) -> Condit
 
             return parse_sandbox(raw, path, problems)
         case "schema_validation":
-            from tidemill.expressions.schema import parse_matching
+            from tidemill.expressions.schema_condition import parse_matching
 
             return parse_matching(raw, path, problems)
         case kind:

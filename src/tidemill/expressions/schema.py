@@ -1,17 +1,20 @@
-"""JSON Schema 2020-12: check schemas, validate values, and the condition `schema_validation`.
+"""JSON Schema 2020-12: check schemas and validate values.
 
 Schemas come from documents, so nothing is ever fetched: a `$ref` leads into the schema itself or is refused. Limits are
 checked before a schema reaches the native library. A value that is not known yet (a template in a config) can be
-declared a wildcard; errors that depend on it are left for the check after rendering.
+declared a wildcard; errors that depend on it are left for the check after rendering. Decimals in strings are checked,
+too: the format `decimal`, with `formatMinimum`, `formatMaximum` and the exclusive ones.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from urllib.parse import urldefrag
 
 import jsonschema_rs
@@ -19,13 +22,10 @@ import msgspec
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from tidemill.errors import Problem
-from tidemill.expressions.conditions import DEADLINE_MS, Raw, is_small, no_other_keys, shape
+from tidemill.expressions.conditions import is_small
 from tidemill.expressions.errors import (
-    NO_OUTPUT,
     ExpressionError,
     choices,
-    condition_failed,
-    kind_of,
     meant,
     number_hint,
     pointer,
@@ -42,7 +42,7 @@ from tidemill.expressions.schema_analysis import (
     takes_of,
     wanted_by,
 )
-from tidemill.expressions.scope import Json, References, Scope
+from tidemill.expressions.scope import Json
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PROBLEMS_MAX = 100
@@ -68,6 +68,8 @@ Synonyms = Mapping[str, Sequence[str]]
 """The keys that another word may stand for; the first that a schema has is offered."""
 NO_SYNONYMS: Synonyms = {}
 
+DECIMAL_LENGTH_MAX = 1000
+_DECIMAL = re.compile(r"\s*[+-]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)([eE][+-]?\d{1,9})?\s*")
 _LOOK = re.compile(r"\(\?<?[=!]|\\(?:[1-9]|k)")
 
 _SPELLINGS = {
@@ -323,6 +325,8 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
     return jsonschema_rs.Draft202012Validator(
         schema,
         validate_formats=True,
+        formats={"decimal": _is_decimal},
+        keywords=_DECIMAL_BOUNDS,
         retriever=_refuse,
         pattern_options=jsonschema_rs.FancyRegexOptions(
             backtrack_limit=BACKTRACKS_MAX, size_limit=PATTERN_BYTES_MAX, dfa_size_limit=PATTERN_BYTES_MAX
@@ -334,6 +338,36 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
 def _dialect() -> jsonschema_rs.Validator:
     """Return the validator of schemas; the library includes it."""
     return _validator(f'{{"$ref": "{DIALECT}"}}')
+
+
+def _is_decimal(text: str) -> bool:
+    return len(text) <= DECIMAL_LENGTH_MAX and _DECIMAL.fullmatch(text) is not None
+
+
+class _DecimalBound:
+    """A bound of decimals in strings; numbers have `minimum` and the like."""
+
+    holds: Callable[[Decimal, Decimal], bool]
+    words: str
+
+    def __init__(self, schema: Json, bound: Json, path: object) -> None:
+        self._bound = Decimal(bound) if isinstance(bound, str) and _is_decimal(bound) else None
+
+    def validate(self, value: Json) -> None:
+        is_number = isinstance(value, str) and self._bound is not None and _is_decimal(value)
+        if is_number and not self.holds(Decimal(value), cast(Decimal, self._bound)):
+            raise ValueError(f"{value} is not {self.words} {self._bound}")
+
+
+_DECIMAL_BOUNDS = {
+    name: type(name, (_DecimalBound,), {"holds": staticmethod(holds), "words": words})
+    for name, holds, words in (
+        ("formatMinimum", operator.ge, "at least"),
+        ("formatMaximum", operator.le, "at most"),
+        ("formatExclusiveMinimum", operator.gt, "more than"),
+        ("formatExclusiveMaximum", operator.lt, "less than"),
+    )
+}
 
 
 def _refuse(uri: str) -> NoReturn:
@@ -508,80 +542,3 @@ def holds_wildcard(value: Json, wildcard: Wildcard) -> bool:
         elif isinstance(each, list):
             waiting.extend(each)
     return False
-
-
-EXPLAINED_BYTES_MAX, EXPLAINED_ITEMS_MAX = 1 << 11, 30
-EXPLAINED_TEXT_MAX = 1 << 10
-"""Size of a schema, and items and characters of an output, for which a mismatch is explained."""
-
-_OUTPUT = References(roots=frozenset({"output"}))
-_KEYS = ("type", "schema", "schema_ref", "invert")
-_EXAMPLE = 'such as {"type": "schema_validation", "schema": {"type": "object", "required": ["id"]}}'
-
-
-class Matching(msgspec.Struct, frozen=True):
-    """A compiled schema that the output must match, or must not if `invert`."""
-
-    schema: Schema
-    invert: bool = False
-    references: References = _OUTPUT
-    deadline_ms: int = DEADLINE_MS
-    is_short: bool = False
-    """The schema is short enough to validate a second time, for the reason of a mismatch."""
-
-    @property
-    def light(self) -> bool:
-        return self.schema.light
-
-    def normal(self) -> Json:
-        return {"type": "schema_validation", "schema": self.schema.source, "invert": self.invert}
-
-    def bind(self, scope: Scope) -> Json:
-        if not scope.has_output:
-            raise condition_failed("output is not available here", NO_OUTPUT)
-        return scope.output
-
-    def holds(self, data: Json, scope: Scope) -> bool:
-        """Match; raise `ExpressionError` if the output is too deep or not JSON."""
-        if deeper_than(data):
-            hint = "match a part of it in a node of its own"
-            raise condition_failed(f"the output is nested more than {DEPTH_MAX} levels deep", hint)
-        try:
-            return self.schema.matches(data) is not self.invert
-        except ValueError as error:
-            raise condition_failed(f"the output is not JSON: {shorten(str(error))}") from None
-
-    def because(self, scope: Scope) -> str:
-        """Say what in the output does not match; empty if it matches, or if finding out could take long."""
-        if not self.is_short or not is_small(scope.output, EXPLAINED_ITEMS_MAX, EXPLAINED_TEXT_MAX):
-            return ""
-        mismatch = self.schema.mismatch(scope.output)
-        return f", since {mismatch}" if mismatch else ""
-
-    def told(self) -> str:
-        source = self.schema.source
-        title = source.get("title") if isinstance(source, dict) else None
-        name = f'the schema "{shorten(title, 60)}"' if isinstance(title, str) and title else "the schema"
-        return f"the output's {'mismatch' if self.invert else 'match'} with {name}"
-
-
-def parse_matching(raw: Raw, path: str, problems: list[Problem]) -> Matching | None:
-    known = len(problems)
-    no_other_keys(raw, _KEYS, path, problems)
-    invert = raw.get("invert", False)
-    if not isinstance(invert, bool):
-        problems.append(shape(f"invert is true or false, not {kind_of(invert)}", f"{path}/invert"))
-    if "schema" in raw:
-        if "schema_ref" in raw:
-            problems.append(shape("there is a schema and a schema_ref", f"{path}/schema_ref", "write one of them"))
-        problems += check_schema(raw["schema"], f"{path}/schema")
-    elif "schema_ref" in raw:
-        hint = "write the schema itself, or publish the document where the blob is stored"
-        problems.append(shape("schema_ref has not been replaced by the schema", f"{path}/schema_ref", hint))
-    else:
-        problems.append(shape("a schema_validation condition needs a schema", path, _EXAMPLE))
-    if len(problems) > known:
-        return None
-    schema = compile_schema(raw["schema"])
-    is_short = schema.light and len(msgspec.json.encode(schema.source)) <= EXPLAINED_BYTES_MAX
-    return Matching(schema, invert is True, is_short=is_short)

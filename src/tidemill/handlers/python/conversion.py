@@ -21,7 +21,7 @@ import typing
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -42,6 +42,14 @@ SECRET_HINT = 'read it where it is used: context.secrets["NAME"]'
 _EXACT = (type(None), str, int, float, bool, list, dict)
 """Types whose own values need no conversion."""
 _MODULES = re.compile(r"\b(?:[A-Za-z_]\w*\.(?:<locals>\.)?)+")
+_DAY = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+_HOUR = r"([01]\d|2[0-3]):[0-5]\d"
+_ZONE = r"([Zz]|[+-]\d\d:?\d\d)?"
+_TAKES = "a datetime such as 2030-01-31T12:00:00Z"
+_DATETIME = msgspec.Meta(
+    extra_json_schema={"pattern": rf"^{_DAY}[Tt ]{_HOUR}:[0-5]\d(\.\d+)?{_ZONE}$", "description": _TAKES}
+)
+"""What msgspec takes for a datetime: the format `date-time` of JSON Schema asks for a zone."""
 _ANYTHING = (Any, object)
 _SCALARS = (*_ANYTHING, None, type(None), str, int, float, bool)
 _STRINGS = (
@@ -116,8 +124,13 @@ class _Tagged(type):
         return isinstance(value, cls.members)  # type: ignore[attr-defined]
 
 
-def _with_tagged(hint: Any) -> Any:
-    """A hint in which each union with a discriminator of Pydantic is one type, also inside of lists and mappings."""
+def _with_tagged(hint: Any, *, dates: bool = False) -> Any:
+    """A hint in which each union with a discriminator of Pydantic is one type, also inside of lists and mappings.
+
+    For a schema, datetimes have their pattern.
+    """
+    if dates and hint is datetime.datetime:
+        return typing.Annotated[hint, _DATETIME]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         inner, *details = arguments
@@ -128,7 +141,7 @@ def _with_tagged(hint: Any) -> Any:
         adapter: Any = importlib.import_module(type(marks[0]).__module__.partition(".")[0]).TypeAdapter(hint)
         methods = {"model_validate": adapter.validate_python, "model_json_schema": adapter.json_schema}
         return _Tagged(shown(inner), (), {**methods, "model_dump": None, "members": members})
-    changed = tuple(map(_with_tagged, arguments))
+    changed = tuple(_with_tagged(each, dates=dates) for each in arguments)
     if changed == arguments:
         return hint
     return typing.Union[changed] if origin in (typing.Union, types.UnionType) else origin[changed]  # noqa: UP007
@@ -145,6 +158,11 @@ def _members(hint: Any) -> tuple[Any, ...]:
     """The members of a union; none for another hint."""
     hint = _unwrapped(hint)
     return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+
+
+def alternatives_of(hint: Any) -> list[Any]:
+    """The types that values of a hint may have: the members of a union, or the one."""
+    return [_unwrapped(each) for each in _members(hint) or (hint,)]
 
 
 def ambiguity(hint: Any) -> str:
@@ -484,7 +502,7 @@ def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     Dataclasses and structs have no other keys than their fields; models and typed dictionaries say so themselves.
     """
     models: dict[str, Any] = {}
-    hook, hints = partial(_schema, models), [_with_tagged(each) for each in hints]
+    hook, hints = partial(_schema, models), [_with_tagged(each, dates=True) for each in hints]
     try:
         schemas, shared = msgspec.json.schema_components(hints, schema_hook=hook, ref_template="#/$defs/{name}")
     except (TypeError, NotImplementedError, NameError):
@@ -543,12 +561,35 @@ def _schema(models: dict[str, Any], kind: type) -> dict[str, Any]:
         return {"type": "string"} if issubclass(kind, PurePath) else {}
     name = re.sub(r"[^A-Za-z0-9_-]", "_", kind.__name__)  # Of a generic model it has brackets, which no reference may.
     try:
-        schema: dict[str, Any] = kind.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")  # type: ignore[attr-defined]
+        given = {"ref_template": f"#/$defs/{name}.{{model}}", "schema_generator": _schema_generator()}
+        schema: dict[str, Any] = kind.model_json_schema(**given)  # type: ignore[attr-defined]
     except Exception:  # It has fields of types that Pydantic has no schema for.
         return {"type": "object", "title": kind.__name__}
     schema = _without_zones(schema)
     models |= {f"{name}.{inner}": each for inner, each in schema.pop("$defs", {}).items()}
     return schema
+
+
+@cache
+def _schema_generator() -> Any:
+    """Pydantic's, which also checks decimals in strings, and takes datetimes without a zone, as its models do."""
+
+    class Generator(importlib.import_module("pydantic.json_schema").GenerateJsonSchema):  # type: ignore[misc]
+        def decimal_schema(self, schema: Any) -> Any:
+            found = super().decimal_schema(schema)
+            names = {"ge": "formatMinimum", "le": "formatMaximum"}
+            names |= {"gt": "formatExclusiveMinimum", "lt": "formatExclusiveMaximum"}
+            bounds = {words: str(schema[name]) for name, words in names.items() if name in schema}
+            texts = [each for each in found.get("anyOf", [found]) if each.get("type") == "string"]
+            for each in texts:
+                each |= {"format": "decimal", **bounds}
+            return found
+
+        def datetime_schema(self, schema: Any) -> Any:
+            pattern = rf"^{_DAY}([Tt _]{_HOUR}(:[0-5]\d(\.\d+)?)?{_ZONE})?$"
+            return {"type": "string", "pattern": pattern, "description": _TAKES}
+
+    return Generator
 
 
 def _without_zones(schema: Any) -> Any:

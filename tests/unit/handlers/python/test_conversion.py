@@ -361,6 +361,30 @@ def test_a_union_with_a_discriminator(hint: Any, value: Any, made: Any) -> None:
         convert_value([{"kind": "cow"}])
 
 
+class Payment(pydantic.BaseModel):
+    amount: Decimal = pydantic.Field(gt=0, le=10)
+    at: datetime | None = None
+
+
+@pytest.mark.parametrize(
+    ("hint", "good", "bad"),
+    [
+        (datetime, ["2030-01-31T10:00:00", "2030-01-31 10:00:00.5+02:00"], ["banana", "2030-13-01T10:00:00Z", 3]),
+        (list[datetime] | None, [None, ["2030-01-31T10:00:00Z"]], [["banana"]]),
+        (Decimal, ["2.20"], ["banana"]),
+        (Payment, [{"amount": "9.99", "at": "2030-01-31"}, {"amount": 1}], [{"amount": "10.01"}, {"amount": "0"}]),
+        (Payment, [{"amount": "1", "at": None}], [{"amount": "x"}, {"amount": "1", "at": "banana"}]),
+    ],
+)
+def test_the_schema_of_datetimes_and_decimals(hint: Any, good: list[Any], bad: list[Any]) -> None:
+    (schema,), shared = schemas_of([hint])
+    compiled = compile_schema({"allOf": [schema], "$defs": shared})
+    assert [compiled.accepts(each) for each in good] == [True] * len(good)
+    assert [compiled.accepts(each) for each in bad] == [False] * len(bad)
+    convert_value = converter(hint)
+    assert convert_value is not None and all(convert_value(each) == convert_value(each) for each in good)
+
+
 T = TypeVar("T")
 
 
@@ -534,5 +558,9 @@ def test_the_schema_of_a_model_is_its_own() -> None:
     (schema, other), shared = schemas_of([list[Person], Line])
     assert schema == {"type": "array", "items": {"$ref": "#/$defs/Person.Person"}}
     assert shared["Person.Person"]["required"] == ["fullName", "born"]
-    assert shared["Person.Person"]["properties"]["born"] == {"title": "Born", "type": "string"}
+    born = shared["Person.Person"]["properties"]["born"]
+    assert (born["title"], born["type"], born["description"]) == (
+        *("Born", "string"),
+        "a datetime such as 2030-01-31T12:00:00Z",
+    )
     assert other["properties"]["count"]["exclusiveMinimum"] == 0

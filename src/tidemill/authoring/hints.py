@@ -1,0 +1,77 @@
+"""Whether values of one type hint can have the type of another, before there are values.
+
+A type is refused only if no value of it fits: what is not known fits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any
+
+import msgspec
+
+from tidemill.handlers.python.conversion import alternatives_of, fields_of, is_model, item_of, json_kinds
+
+
+class ToleratedFailure(typing.TypedDict):
+    """What stands in the place of a failed item in the results of a map."""
+
+    error: dict[str, Any]
+
+
+def misfit_of(has: Any, wants: Any) -> str:
+    """Why values of one hint cannot all have the type of another, as the end of a sentence; empty if they may."""
+    sources, targets = alternatives_of(has), alternatives_of(wants)
+    if ToleratedFailure in sources and not any(_may_be(ToleratedFailure, each) for each in targets):
+        return 'may be a tolerated failure, {"error": …}'
+    if not any(_may_be(source, target) for source in sources for target in targets):
+        fields = fields_of(sources[0]) or {}
+        missing = [name for each in targets for name in sorted(_required(each) or ()) if name not in fields]
+        return f"has no field {missing[0]!r}" if fields and missing else "is of another type"
+    if {json_kinds(has), json_kinds(wants)} == {frozenset(["array"])}:
+        reason = misfit_of(item_of(has), item_of(wants))
+        return reason and f"has items, of which one {reason}"
+    return ""
+
+
+def _may_be(has: Any, wants: Any) -> bool:
+    """Whether some value of one type may have the other; not if a required field is certainly missing."""
+    kinds, wanted = json_kinds(has), json_kinds(wants)
+    if kinds is not None and wanted is not None and not kinds & wanted:
+        return False
+    fields, required = fields_of(has), _required(wants)
+    if fields is None or required is None or required <= fields.keys():
+        return True
+    own, other = (typing.get_origin(each) or each for each in (has, wants))
+    is_open = typing.is_typeddict(own) and own is not ToleratedFailure
+    return is_open or _is_free(own) or own in getattr(other, "__mro__", ())
+
+
+def _required(hint: Any) -> set[str] | None:
+    """The keys that an object of a type must have; None where they are not known."""
+    kind = typing.get_origin(hint) or hint
+    if not isinstance(kind, type) or _is_free(kind):
+        return None
+    if dataclasses.is_dataclass(kind):
+        missing = dataclasses.MISSING
+        given = [each for each in dataclasses.fields(kind) if each.default is missing]
+        return {each.name for each in given if each.init and each.default_factory is missing}
+    if issubclass(kind, msgspec.Struct):
+        return {each.encode_name for each in msgspec.structs.fields(kind) if each.required}
+    if typing.is_typeddict(kind):
+        return set(getattr(kind, "__required_keys__", ()))
+    fields = getattr(kind, "model_fields", {}).items() if is_model(kind) else ()
+    names = {each.validation_alias or name for name, each in fields if each.is_required()}
+    return names if fields and all(isinstance(each, str) for each in names) else None
+
+
+def _is_free(kind: Any) -> bool:
+    """Whether a model of Pydantic takes or writes other keys than those of its fields."""
+    if not is_model(kind):
+        return False
+    config, made = getattr(kind, "model_config", {}), getattr(kind, "__pydantic_decorators__", None)
+    ways = ("model_validators", "model_serializers", "computed_fields")
+    names = any(config.get(key) for key in ("populate_by_name", "validate_by_name"))
+    is_root = "root" in getattr(kind, "model_fields", {})
+    return config.get("extra") == "allow" or names or is_root or any(getattr(made, way, None) for way in ways)
