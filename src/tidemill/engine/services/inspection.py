@@ -59,8 +59,9 @@ TYPE_WITHIN_BYTES = 24
 
 
 def _own_error(event: NodeFailed) -> bool:
-    """Whether to show it here: a map fails with the error of an item, which is shown as the item's."""
-    return event.index != NOT_AN_ITEM or event.error.index == NOT_AN_ITEM
+    """Whether to show it here: a map fails with the error of an item, which is shown as the item's; so of a child."""
+    of_map = event.index == NOT_AN_ITEM and event.error.index != NOT_AN_ITEM
+    return not of_map and event.error.code != CHILD_FAILED
 
 
 def _wanted(node: str | None, visit: int | None, index: int | None, attempt: int | None) -> Callable[[AttemptId], bool]:
