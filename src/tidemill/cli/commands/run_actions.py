@@ -323,7 +323,9 @@ def bulk_command(
 ) -> int:
     """Apply an action to all runs that match a query.
 
-    These are the runs that `runs list` shows for it. --dry-run lists them. Otherwise the command asks first; without a terminal it needs --yes.
+    These are the runs that `runs list` shows for it.
+
+    --dry-run lists them. Otherwise the command asks first; without a terminal it needs --yes.
     """
     from msgspec.structs import replace
 

@@ -417,6 +417,7 @@ def _about(node: Mapping[str, Any], why: str, *, past: bool) -> str:
         f"{node['attempts']} attempts" if node["attempts"] > 1 else "",
         f"for {duration(max(0, now_ms() - node['since_ms']))}" if node.get("since_ms") and not past else "",
         f"waits for {node['waiting_for']}" if node.get("waiting_for") else "",
+        f"begun {moment(node['begun_ms'])}" if node.get("begun_ms") else "",
         result,
     )
 
