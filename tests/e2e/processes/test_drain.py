@@ -166,6 +166,21 @@ def test_a_worker_reports_what_a_rollback_undoes(here: Here) -> None:
     assert worker.end() == main.OK
 
 
+def test_what_a_worker_has_handed_back_is_queued(here: Here) -> None:
+    place, mill = here
+    worker = place.worker("--grace", "0.1")
+    run_id = start(mill, calls("work", seconds=50))
+    until(lambda: mill.show(run_id).nodes["a"]["status"] == "RUNNING", "its start is not recorded")
+    worker.tell()
+    assert worker.hears("drained")["returned"] == 1 and worker.end() == main.OK
+    node = mill.show(run_id).nodes["a"]
+    assert (node["status"], node["waiting_for"], "since_ms" in node) == ("QUEUED", "a worker", False)
+    assert node["begun_ms"] >= mill.show(run_id).created_ms
+    assert mill.why(run_id).blockers[0].status == "RUNNING", "the log says so"
+    last = mill.show(run_id).events
+    assert mill.show(run_id, at=last).nodes["a"]["status"] == "RUNNING", "at that event it was"
+
+
 def test_a_worker_reports_what_no_handler_ended(here: Here) -> None:
     place, mill = here
     ask = {"id": "ask", "type": "human", "config": {"title": "?", "timeout_seconds": 0.2}}

@@ -321,7 +321,9 @@ def fork_command(
 def bulk_command(
     session: StoreSession, action: BulkAction, query: tuple[str, ...], children: bool, yes: bool, **given: Any
 ) -> int:
-    """Apply an action to all runs that match a query: those that `runs list` shows for it.
+    """Apply an action to all runs that match a query.
+
+    These are the runs that `runs list` shows for it.
 
     --dry-run lists them. Otherwise the command asks first; without a terminal it needs --yes.
     """

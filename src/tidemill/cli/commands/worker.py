@@ -54,6 +54,7 @@ from tidemill.engine.worker.instrumentation import OutcomeReport
 from tidemill.engine.worker.registry import WorkerRow
 from tidemill.errors import DiskFull, Rejected, TidemillError, Unavailable, rejected
 from tidemill.event_loop import run_until
+from tidemill.kernel.decide.waits import CHILD_FAILED
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.jobs import MAINTENANCE_QUEUE
 from tidemill.observability.capture import OUTPUT_SINK, OutputCapture
@@ -167,9 +168,10 @@ class StatusLines:
         what = one_line(error_words(error), ERROR_COLUMNS_MAX) if error else "undone" if undone else report.outcome
         took = duration(report.duration_ms) if report.worker and report.outcome != "discarded" else ""
         said = dotted("not undone" if report.undo and error else "", tried, took, what, again)
-        # The traceback of an item is printed with the item, not again with its map.
-        of_item = report.error is not None and report.error.index not in (NOT_AN_ITEM, report.index)
-        lines = traceback_lines(error) if report.outcome == "failed" and not of_item else []
+        # The traceback of an item or a child run is printed with it, not again with its map or parent.
+        of_other = report.error is not None and report.error.index not in (NOT_AN_ITEM, report.index)
+        of_other = of_other or (report.error is not None and report.error.code == CHILD_FAILED)
+        lines = traceback_lines(error) if report.outcome == "failed" and not of_other else []
         self._say(
             "\n  ".join([f"{self._paint(sign, colour)} {report.run_id} {sanitize(f'{place}  {said}')}", *lines]),
             event=f"{'undo' if report.undo else 'node' if report.node else 'run'}_{report.outcome}",

@@ -60,6 +60,7 @@ from tidemill.engine.services.dead_letters import Reprocessed
 from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import PatchOutcome
 from tidemill.engine.views import RunView
+from tidemill.kernel.decide.waits import CHILD_FAILED
 from tidemill.kernel.document.diff import Change, GraphDiff
 from tidemill.pictures.history import VisitTimes
 
@@ -138,6 +139,9 @@ def explained(board: RunProgress) -> list[tuple[str, str]]:
     kind, index, row = error.get("type"), error.get("index", -1), board.rows.get(board.failed_node)
     # A cause that only repeats the message says nothing.
     causes = [cause for cause in error.get("causes", ()) if not (message and cause.endswith(f": {message}"))]
+    if code == CHILD_FAILED:
+        # Codes only: the message and the traceback are those of the child.
+        causes = []
     facts = (
         ("error", error_words(error)),
         ("type", kind if kind != "Fail" and code != EXCEPTION else ""),
@@ -415,6 +419,7 @@ def _about(node: Mapping[str, Any], why: str, *, past: bool) -> str:
         f"{node['attempts']} attempts" if node["attempts"] > 1 else "",
         f"for {duration(max(0, now_ms() - node['since_ms']))}" if node.get("since_ms") and not past else "",
         f"waits for {node['waiting_for']}" if node.get("waiting_for") else "",
+        f"begun {moment(node['begun_ms'])}" if node.get("begun_ms") else "",
         result,
     )
 

@@ -42,11 +42,11 @@ from tidemill.kernel.events import (
 )
 from tidemill.kernel.evolve import evolve, replay
 from tidemill.kernel.explain.blockers import Failure
-from tidemill.kernel.explain.survey import JobFact
+from tidemill.kernel.explain.survey import JobFact, left_alone
 from tidemill.kernel.jobs import JOB_FORMAT, key_of, task_of
 from tidemill.kernel.queries import EventFilter, begun_at, path, payloads_in, tokens
 from tidemill.kernel.state import State, peek_at
-from tidemill.stores.contract import Row, Stream, cap_bound
+from tidemill.stores.contract import JobView, Row, Stream, cap_bound
 from tidemill.version import __version__
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ TYPE_WITHIN_BYTES = 24
 
 
 def _own_error(event: NodeFailed | CompensationFailed) -> bool:
-    """Whether to show it here: a map fails with the error of an item, which is shown as the item's."""
-    return event.index != NOT_AN_ITEM or event.error.index == NOT_AN_ITEM
+    """Whether to show it here: a map fails with the error of an item, which is shown as the item's; so of a child."""
+    of_map = event.index == NOT_AN_ITEM and event.error.index != NOT_AN_ITEM
+    return not of_map and event.error.code != CHILD_FAILED
 
 
 def _wanted(node: str | None, visit: int | None, index: int | None, attempt: int | None) -> Callable[[AttemptId], bool]:
@@ -100,6 +101,19 @@ READ_BYTES_MAX = 1 << 20
 
 DUE_MS_MAX = 1_000
 """What has been due for longer than this waits for something else."""
+
+
+def _fact(view: JobView) -> JobFact:
+    return JobFact(
+        key=view.job.key,
+        queue=view.job.queue,
+        ready_at_ms=view.job.ready_at_ms,
+        owner=view.owner,
+        lease_expires_at_ms=view.lease_expires_at_ms,
+        expired=view.void,
+        lost=view.expired,
+        limited=any(cap_bound(cap, {}) is not None for cap in view.job.caps),
+    )
 
 
 class MissingPayloads:
@@ -225,7 +239,13 @@ class InspectionService:
         """The run as it is now, or as it was after event `at`; without `values` its outputs are left out."""
         entry, context = await self._at(run_id, at), self._context
         view = await view_run(context.stream(run_id), entry.state, entry.flow, context.blobs, gaps=True, values=values)
-        view.stuck = await self._stuck_reason(run_id, entry) if at is None else ""
+        if at is None:
+            view.stuck = await self._stuck_reason(run_id, entry)
+            if entry.state.live and any(node["status"] == "RUNNING" for node in view.nodes.values()):
+                facts = [_fact(each) for each in await context.store.jobs(context.stream(run_id))]
+                for name in left_alone(entry.state, facts, context.store.now_ms()):
+                    begun = {"begun_ms": view.nodes[name].pop("since_ms")}
+                    view.nodes[name] |= {"status": "QUEUED", "waiting_for": "a worker"} | begun
         return view
 
     async def _stuck_reason(self, run_id: str, entry: CachedRun) -> str:
@@ -395,19 +415,7 @@ class InspectionService:
                 raise
             return await self._left_alone(run_id, refusal)
         jobs = await self._context.store.jobs(self._context.stream(run_id))
-        facts = [
-            JobFact(
-                key=view.job.key,
-                queue=view.job.queue,
-                ready_at_ms=view.job.ready_at_ms,
-                owner=view.owner,
-                lease_expires_at_ms=view.lease_expires_at_ms,
-                expired=view.void,
-                lost=view.expired,
-                limited=any(cap_bound(cap, {}) is not None for cap in view.job.caps),
-            )
-            for view in jobs
-        ]
+        facts = [_fact(view) for view in jobs]
         if entry.state.blobs:
             unread = MissingPayloads(self._context.blobs, self._context.tenant, entry)
             facts = await unread.with_reasons(facts, self._context.store.now_ms())

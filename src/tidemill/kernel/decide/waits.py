@@ -264,4 +264,4 @@ def _child_error(message: ChildEnded) -> Error:
     # A child that failed because of its own child already names it: the message stays short at any depth.
     causes = tuple(dict.fromkeys((error.code, *error.causes)))[:CAUSES_MAX]
     text = error.message if error.code == CHILD_FAILED else f"child {message.child}: {message_of(error)}"
-    return Error(CHILD_FAILED, text, error.type, hint=error.hint, causes=causes)
+    return Error(CHILD_FAILED, text, error.type, hint=error.hint, causes=causes, traceback=error.traceback)

@@ -5,6 +5,7 @@ The node's history reads the log, because only the log records what conditions d
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -16,6 +17,7 @@ import msgspec
 from tidemill.kernel.activation import items_merged
 from tidemill.kernel.decide.completion import UPSTREAM_FAILED
 from tidemill.kernel.decide.operations import REOPENABLE
+from tidemill.kernel.decide.waits import CHILD_FAILED
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent
 from tidemill.kernel.explain.blockers import AnyBlocker, Failure, shown
 from tidemill.kernel.explain.survey import ExplainInput, label
@@ -98,7 +100,10 @@ def first_cause(facts: ExplainInput) -> Cause | None:
 
 def chain_of(cause: Cause, found: OutcomeCounts, visit: Visit) -> tuple[Link, ...]:
     error = cause.error
-    links = [Link(what="cause", words=text) for text in reversed(error.causes)]
+    of_child = error.code == CHILD_FAILED and bool(error.causes)
+    # Of a child the causes are codes only.
+    told = (_of_child(error),) if of_child else reversed(error.causes)
+    links = [Link(what="cause", words=text) for text in told]
     text = f"{error.code}: {message_of(error)}"
     if cause.index != NOT_AN_ITEM:
         words = f"{label(cause.node, cause.visit, cause.index)} failed after {_counted(cause.attempts, 'attempt')}"
@@ -121,6 +126,18 @@ def chain_of(cause: Cause, found: OutcomeCounts, visit: Visit) -> tuple[Link, ..
         words = f"{_counted(found.cancelled.count, 'node')} cancelled"
         links.append(Link(what="cancelled", words=words, nodes=found.cancelled))
     return tuple(links)
+
+
+_FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
+
+
+def _of_child(error: Failure) -> str:
+    """What failed in the child run, or in the last of its own children, and where."""
+    run, _, said = error.message.removeprefix("child ").partition(": ")
+    frames = _FRAME.findall(error.traceback)
+    own = [frame for frame in frames if "site-packages" not in frame[0]] or frames
+    at = f" at {own[-1][0].rpartition('/')[2]}:{own[-1][1]}" if own else ""
+    return f"child run {run} failed with {error.causes[-1]}: {said}{at}"
 
 
 def _counted(number: int, noun: str) -> str:

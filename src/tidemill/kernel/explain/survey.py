@@ -39,6 +39,9 @@ class JobFact(msgspec.Struct, frozen=True, gc=False):
     unread: Failure | None = None
     """Why a large value that the job needs cannot be loaded, where a worker has tried."""
 
+    def is_held(self, now_ms: int) -> bool:
+        return self.lease_expires_at_ms is not None and not self.expired and self.lease_expires_at_ms > now_ms
+
 
 class WorkerCapability(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     name: str
@@ -126,7 +129,7 @@ class ExplainInput:
         return limit is not None and self.state.in_flight >= limit
 
     def holds(self, job: JobFact) -> bool:
-        return job.lease_expires_at_ms is not None and not job.expired and job.lease_expires_at_ms > self.now
+        return job.is_held(self.now)
 
     def silent_since_ms(self, job: JobFact) -> int | None:
         """Last heartbeat of the holder, if it is overdue."""
@@ -179,6 +182,13 @@ class ExplainInput:
             found[name] = len(found) + 1
             name = self.state.peek(name).next_held
         return found
+
+
+def left_alone(state: State, jobs: Sequence[JobFact], now_ms: int) -> list[str]:
+    """Nodes that a worker has begun and that none runs now: it has handed them back, or was lost."""
+    free = {job.key for job in jobs if not job.is_held(now_ms)}
+    begun = ((name, visit) for name, visit in state.cells.items() if visit.status == "RUNNING" and visit.map is None)
+    return [name for name, visit in begun if f"run/{name}/{visit.visit}/{NOT_AN_ITEM}" in free]
 
 
 def label(node: str, visit: int, index: int = NOT_AN_ITEM) -> str:

@@ -351,6 +351,15 @@ def test_a_handler_may_get_the_failure_of_its_child(status: str, told: Error | N
     assert (failed["child"], failed["status"], failed["code"]) == ("kid", status, code)
 
 
+def test_the_error_of_a_parent_has_the_traceback_of_its_child() -> None:
+    run = begun("c", {"c": CALLS})
+    run.call("c", close="cancel")
+    run.child_began("c")
+    run.child_ended("c", "FAILED", error=Error("exception", "'x'", "KeyError", traceback="at inv.py"))
+    failed = run.of(NodeFailed)[0].error
+    assert (failed.message, failed.traceback) == ("child kid: KeyError: 'x'", "at inv.py")
+
+
 def test_a_failure_returns_only_to_a_handler_that_is_called_again() -> None:
     run = begun("c > z", {"c": CALLS})
     run.call("c", close="cancel", returns=True)

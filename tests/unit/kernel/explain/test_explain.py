@@ -390,6 +390,14 @@ def test_a_map_that_failed_names_the_item() -> None:
     assert found.headline == "the run failed at a[1] with boom: item 1: boom happened"
 
 
+def test_the_chain_of_a_failed_child_says_what_failed_there_and_where() -> None:
+    run = begun("a")
+    frames = 'File "/x/inv.py", line 5, in f\n  File "/v/site-packages/lib.py", line 9, in g\n'
+    told = Error("child_failed", "child r.a.1: KeyError: 'x'", "KeyError", causes=("exception",), traceback=frames)
+    run.result("a", Failed(error=told))
+    assert why(run.kernel).chain[0].words == "child run r.a.1 failed with exception: KeyError: 'x' at inv.py:5"
+
+
 def test_a_run_can_fail_as_a_whole() -> None:
     run = begun("a", limits={"deadline_seconds": 60})
     run.deadline()
