@@ -45,7 +45,7 @@ from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.maintenance import MaintenanceService
 from tidemill.engine.services.patches import PatchService
-from tidemill.engine.services.runs import RunService
+from tidemill.engine.services.runs import LAST, RunService
 from tidemill.engine.services.tenant_services import SharedParts, TenantServices
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import Document, WorkflowService
@@ -102,7 +102,7 @@ def named(parameter: str, given: Any) -> Any:
 def run_verb(
     service: str, method: Callable[Concatenate[Any, str, P], T]
 ) -> Callable[Concatenate[Engine, AnyRun, P], T]:
-    """The same, of a method whose first parameter is the id of a run: a view or a row of the run will do."""
+    """The same, of a method whose first parameter is the id of a run: a view or a row, or `@last`, will do."""
 
     @wraps(method)
     def call(self: Engine, /, *args: Any, **kwargs: Any) -> T:
@@ -111,7 +111,13 @@ def run_verb(
         elif RUN_ID in kwargs:
             kwargs[RUN_ID] = run_id_of(kwargs[RUN_ID])
         kwargs = {name: named(name, each) for name, each in kwargs.items()}
+        if LAST in (*args[:1], kwargs.get(RUN_ID)) and asyncio.iscoroutinefunction(method):
+            return cast(T, of_last(self, args[1:], kwargs))
         return cast(T, getattr(getattr(self, service), method.__name__)(*args, **kwargs))
+
+    async def of_last(self: Engine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        more = {name: each for name, each in kwargs.items() if name != RUN_ID}
+        return await getattr(getattr(self, service), method.__name__)(await self.resolve(LAST), *args, **more)
 
     return cast("Callable[Concatenate[Engine, AnyRun, P], T]", call)
 
