@@ -301,7 +301,8 @@ if not TYPE_CHECKING:
         if name not in _HOMES:
             message = f"module {__name__!r} has no attribute {name!r}"
             hint = "" if name.startswith("_") else _hint(name)
-            raise AttributeError(f"{message}: {hint}" if hint else message)
+            # With the name alone, Python looks for no similar name itself.
+            raise AttributeError(f"{message}: {hint}" if hint else message, name=name)
         found = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return found
 

@@ -98,7 +98,11 @@ def _verb(method: Callable[Concatenate[Engine, P], T]) -> Callable[Concatenate[A
     def call(self: AsyncTidemill, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not self._open:
             raise RuntimeError(self._not_open())
-        answer = method(self._engine, *args, **kwargs)
+        try:
+            answer = method(self._engine, *args, **kwargs)
+        except TypeError as error:
+            shorten_traceback(error, method)
+            raise
         return cast(T, _awaited(answer)) if isinstance(answer, Coroutine) else answer
 
     return call

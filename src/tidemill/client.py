@@ -168,7 +168,7 @@ def _blocking(verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]]) ->
         try:
             return self._wait(verb(self._engine, *args, **kwargs))
         except Exception as error:
-            shorten_traceback(error)
+            shorten_traceback(error, verb)
             raise
 
     return call
@@ -179,7 +179,11 @@ def _iterating(
 ) -> Callable[Concatenate[Tidemill, P], Iterator[T]]:
     @wraps(verb)
     def call(self: Tidemill, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return self._iterate(verb(self._engine, *args, **kwargs))
+        try:
+            return self._iterate(verb(self._engine, *args, **kwargs))
+        except TypeError as error:
+            shorten_traceback(error, verb)
+            raise
 
     return call
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from hashlib import sha256
 from itertools import islice
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -191,7 +191,7 @@ class RunFailed(TidemillError):
         return str(self.error.get("code", ""))
 
 
-def shorten_traceback(error: Exception) -> None:
+def shorten_traceback(error: Exception, verb: Callable[..., Any] | None = None) -> None:
     """Take the frames inside of Tidemill off an error, before a function that users call raises it again.
 
     The traceback of a refusal ends at the user's own line; one from the user's code, such as a workflow function,
@@ -200,7 +200,10 @@ def shorten_traceback(error: Exception) -> None:
     LOG.debug("raised for the caller: %r", error, exc_info=error)
     if isinstance(error, TypeError) and (inner := _INNER_NAME.match(str(error))):
         # The call itself was wrong: Python names the function that the verb stands for.
-        error.args, error.__traceback__ = (str(error)[inner.end() :],), None
+        called = re.sub(r"^iterate\(", "runs(", str(error)[inner.end() :])
+        error.args, error.__traceback__ = (called,), None
+        if verb is not None:
+            _offer_argument(error, verb)
         return
     if isinstance(error, (Rejected, Unavailable, TimeoutError)):
         error.__traceback__, error.__suppress_context__ = None, True
@@ -209,6 +212,16 @@ def shorten_traceback(error: Exception) -> None:
     while at is not None and _is_inside(at.tb_frame.f_code.co_filename):
         at = at.tb_next
     error.__traceback__ = at or error.__traceback__
+
+
+def _offer_argument(error: Exception, function: Callable[..., Any]) -> None:
+    """Let an error of a call with an unknown argument say which was meant."""
+    unknown = re.fullmatch(r"\w+\(\) got an unexpected keyword argument '(\w+)'.*", str(error))
+    if isinstance(error, TypeError) and unknown:
+        import inspect  # Only here: it takes long to import.
+
+        hint = _MEANT.get(unknown[1]) or offered(unknown[1], inspect.signature(function).parameters)
+        error.args = (f"{error}: {hint}",)
 
 
 def _is_inside(file: str) -> bool:
@@ -225,12 +238,8 @@ def for_callers(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         except Exception as error:
             shorten_traceback(error)
-            unknown = re.fullmatch(rf"{function.__name__}\(\) got an unexpected keyword argument '(\w+)'.*", str(error))
-            if isinstance(error, TypeError) and unknown:
-                import inspect  # Only here: it takes long to import.
-
-                hint = _MEANT.get(unknown[1]) or offered(unknown[1], inspect.signature(function).parameters)
-                error.args = (f"{error}: {hint}",)
+            if str(error).startswith(f"{function.__name__}() "):
+                _offer_argument(error, function)
             raise
 
     return call

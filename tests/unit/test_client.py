@@ -190,7 +190,7 @@ def test_an_exception_of_a_workflow_function_shows_its_own_line(mill: Tidemill) 
 def test_a_wrong_call_names_the_verb_and_the_callers_line(mill: Tidemill) -> None:
     with pytest.raises(TypeError) as raised:
         mill.result("x", tiemout=3)  # type: ignore[call-arg]
-    assert str(raised.value) == "result() got an unexpected keyword argument 'tiemout'"
+    assert str(raised.value) == "result() got an unexpected keyword argument 'tiemout': did you mean `timeout`?"
     assert _files(raised.value) == ["test_client.py"]
     with pytest.raises(TypeError, match=r"^retry\(\) takes 2 positional arguments but 3 were given$"):
         mill.retry("x", "y")  # type: ignore[call-arg]

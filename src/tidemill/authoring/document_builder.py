@@ -52,7 +52,7 @@ from tidemill.authoring.reference import (
 )
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.scope import RESERVED, has_syntax
-from tidemill.handlers.python.conversion import ConversionError, plain, short, to_json
+from tidemill.handlers.python.conversion import ConversionError, is_model, plain, short, to_json
 from tidemill.kernel.document.fields import ident
 from tidemill.kernel.document.problems import DocumentPath, ProblemCollector
 
@@ -315,7 +315,8 @@ class DocumentBuilder:
             found = to_json(value, self._foreign)
         except ConversionError as error:
             hint = "pass JSON values, dataclasses or models, and results of tasks"
-            self.problem("argument_not_json", f"{short(value)} cannot be written as JSON: {error}", hint)
+            said = re.sub(r"\\ue00[01]|\\(ue?0{0,2})?(?=…$)", "", short(value))
+            self.problem("argument_not_json", f"{said} cannot be written as JSON: {error}", hint)
             return None
         return self._filled(found, step, literal)
 
@@ -324,6 +325,8 @@ class DocumentBuilder:
             raise TypeError("a comparison is not a value; compare inside a task")
         if isinstance(value, Reference):
             return recorder_of(value).template(template_of(place_of(value)), (place_of(value),))
+        if is_model(value):
+            raise TypeError(f"{value.__name__} is a class; write {value.__name__}.model_json_schema() for its schema")
         return plain(value)
 
     def _filled(self, value: Json, step: Step | None, literal: bool) -> Json:

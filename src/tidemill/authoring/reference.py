@@ -180,13 +180,19 @@ class Reference:
     def __or__(self, other: Any) -> Condition:
         return Joined("OR", condition_of(self), condition_of(other))
 
+    def __rand__(self, other: Any) -> Condition:
+        return condition_of(other) & self
+
+    def __ror__(self, other: Any) -> Condition:
+        return condition_of(other) | self
+
     def __invert__(self) -> Condition:
         return Negation(condition_of(self))
 
     __hash__ = object.__hash__
 
     def __bool__(self) -> NoReturn:
-        raise not_known(f"Python asks whether {self!r} is true", BRANCH)
+        raise not_known(f"Python asks whether {self!r} is true", f"{BRANCH}; {JOINED}")
 
     def __iter__(self) -> NoReturn:
         hint = "write `task.map(items)` to call a task for every item, or loop inside a task"
@@ -234,6 +240,8 @@ BRANCH = (
     "write `with tidemill.when(…):` around the tasks, and `with tidemill.otherwise():`; "
     "for a `while`, `with tidemill.loop(max_iterations=…) as again:`; or decide inside a task"
 )
+JOINED = "conditions are joined with &, | and tidemill.not_(…)"
+APART = "put parentheses around each comparison: (a > 1) & (b < 5)"
 IN_A_TASK = "do it inside a task"
 
 
@@ -407,13 +415,15 @@ class Condition:
         return str(self.render())
 
     def __bool__(self) -> NoReturn:
-        hint = f"{BRANCH}; conditions are joined with &, | and tidemill.not_(…)"
-        raise not_known(f"Python asks whether {self.render()} is true", hint)
+        among = "; for `x in [1, 2]` write (x == 1) | (x == 2)" if getattr(self, "_operator", "") == "==" else ""
+        raise not_known(f"Python asks whether {self.render()} is true", f"{BRANCH}; {JOINED}{among}")
 
 
 class Comparison(Condition):
     def __init__(self, left: Reference, operator: str, right: object) -> None:
         self._left, self._operator = place_of(left), operator
+        if isinstance(right, Condition):
+            raise rejected("condition_operand", f"{left!r} is compared with the condition {right.render()}", hint=APART)
         varied = None if right is None else varied_in(hint_of(left)) or varied_type_of(right)
         if varied is not None:
             message = (
@@ -456,6 +466,10 @@ class Truth(Condition):
     """A reference to a boolean."""
 
     def __init__(self, reference: Reference) -> None:
+        kinds = json_kinds(hint_of(reference)) if place_of(reference).default is MISSING else None
+        if kinds is not None and "boolean" not in kinds:
+            message = f"{reference!r} is {shown(hint_of(reference))}, and a condition is true or false"
+            raise rejected("condition_shape", message, hint="compare it, as in tidemill.when(found != 0); " + APART)
         self._place = place_of(reference)
 
     def render(self, own: str | None = None) -> Json:
@@ -532,5 +546,5 @@ def condition_of(given: object) -> Condition:
     if isinstance(given, bool):
         message = f"the condition is {given} already when the workflow is built"
         raise rejected("condition_constant", message, hint="use a plain `if`, or compare a task's result")
-    hint = "compare a task's result or a parameter, or write CEL text"
+    hint = f"compare a task's result or a parameter, or write CEL text; {APART}"
     raise rejected("condition_shape", f"{given!r} is not a condition", hint=hint)

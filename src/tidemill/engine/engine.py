@@ -46,7 +46,7 @@ from tidemill.engine.services.dead_letters import DeadLetterService
 from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.maintenance import MaintenanceService
 from tidemill.engine.services.patches import PatchService
-from tidemill.engine.services.runs import RunService
+from tidemill.engine.services.runs import LAST, RunService
 from tidemill.engine.services.tenant_services import SharedParts, TenantServices
 from tidemill.engine.services.workers import WorkerService
 from tidemill.engine.services.workflows import Document, WorkflowService
@@ -101,7 +101,7 @@ def named(parameter: str, given: Any) -> Any:
 def run_verb(
     service: str, method: Callable[Concatenate[Any, str, P], T]
 ) -> Callable[Concatenate[Engine, AnyRun, P], T]:
-    """The same, of a method whose first parameter is the id of a run: a view or a row of the run will do."""
+    """The same, of a method whose first parameter is the id of a run: a view or a row, or `@last`, will do."""
     _, *listed = signature(method).parameters.values()
     parameters = {each.name: each for each in listed}
 
@@ -109,7 +109,13 @@ def run_verb(
     def call(self: Engine, /, *args: Any, **kwargs: Any) -> T:
         positional, options = with_run_id(parameters, args, kwargs)
         options = {name: named(name, each) for name, each in options.items()}
-        return cast(T, getattr(getattr(self, service), method.__name__)(*positional, **options))
+        verb = getattr(getattr(self, service), method.__name__)
+        if LAST in positional[:1] and asyncio.iscoroutinefunction(method):
+            return cast(T, of_last(self, verb, positional[1:], options))
+        return cast(T, verb(*positional, **options))
+
+    async def of_last(self: Engine, verb: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
+        return await verb(await self.resolve(LAST), *args, **options)
 
     return cast("Callable[Concatenate[Engine, AnyRun, P], T]", call)
 

@@ -83,7 +83,7 @@ class AnyNodeType(Mapping[str, Sequence[NodeType]]):
 
 
 def compiled(document: Any) -> Workflow:
-    """The workflow of a document: a mapping, its YAML or JSON text, its file, or a compiled one.
+    """The workflow of a document: a mapping, its YAML or JSON text, its file, a workflow in Python, or a compiled one.
 
     Text without a line break that is not a JSON object is the path of a file.
     """
@@ -93,6 +93,8 @@ def compiled(document: Any) -> Workflow:
 
     if isinstance(document, Workflow):
         return document
+    if callable(authored := getattr(document, "document", None)):
+        document = authored()
     if isinstance(document, str) and "\n" not in document and not document.lstrip().startswith("{"):
         document = Path(document)
     if isinstance(document, Path):
@@ -103,7 +105,7 @@ def compiled(document: Any) -> Workflow:
 
 
 def graph_svg(document: Any) -> str:
-    """Draw a workflow: a mapping, YAML or JSON text, the path of a file, or a compiled workflow.
+    """Draw a workflow: a mapping, YAML or JSON text, the path of a file, a workflow in Python, or a compiled one.
 
     Node types need not be installed. Raises Rejected for a document that is not valid.
     """

@@ -233,6 +233,26 @@ def test_what_needs_the_value_says_what_to_write(score: Any, name: str) -> None:
     assert words in refused.value.problems[0].hint
 
 
+def test_conditions_without_parentheses_or_of_numbers(builder: DocumentBuilder, score: Any) -> None:
+    count = Reference(builder, Place("count"), int)
+    for wrong in (
+        lambda: score.value > 1 & count < 5,  # type: ignore[operator]
+        lambda: 1 & count,
+        lambda: score.value > (count | count),
+        lambda: count | 3,
+        lambda: condition_of(count),
+    ):
+        with pytest.raises(tidemill.Rejected, match=r"put parentheses around each comparison"):
+            wrong()
+    with pytest.raises(tidemill.Rejected, match="count is int, and a condition is true or false"):
+        condition_of(count)
+    assert condition_of(Reference(builder, Place("ok"), bool | None)).render() == "ctx.ok.output"
+    with pytest.raises(tidemill.Rejected, match=r"write \(x == 1\) \| \(x == 2\)"):
+        _ = count in [1, 2]
+    with pytest.raises(tidemill.Rejected, match=r"tidemill.not_"):
+        _ = not count
+
+
 @pytest.mark.parametrize(
     ("given", "code"), [(True, "condition_constant"), (3, "condition_shape"), ("a >", "condition_syntax")]
 )

@@ -13,6 +13,7 @@ import pydantic
 import pytest
 
 import tidemill
+import tidemill.pictures
 from tidemill import task, workflow
 from tidemill.authoring.decorators import Workflow
 
@@ -388,6 +389,44 @@ def test_secrets_of_pydantic_are_refused() -> None:
         assert error and "Login.password is a SecretStr" in error["message"]
         with pytest.raises(tidemill.Rejected, match=r"Login.password is a SecretStr"):
             mill.run(unhinted, n=Login(password=pydantic.SecretStr("x")))
+
+
+def test_a_class_in_a_config_is_refused_with_what_to_write() -> None:
+    @workflow
+    def wrong(n: int) -> Any:
+        tidemill.node("llm", {"schema": Login, "prompt": f"{double(n)} and {double(n)}"})
+        tidemill.node("llm", {"a": Login, "prompt": f"{n}"})
+
+    with pytest.raises(tidemill.Rejected, match=r"Login is a class; write Login.model_json_schema\(\)") as refusal:
+        wrong.document()
+    assert [each.code for each in refusal.value.problems] == ["argument_not_json"] * 2
+    assert "\\u" not in str(refusal.value)
+
+
+def test_what_verbs_are_given() -> None:
+    @workflow
+    def endless(n: int) -> int:
+        with tidemill.loop(max_iterations=2) as again:
+            found = double(n)
+            again.until(found > 100)
+        return found
+
+    with tidemill.open("memory://") as mill:
+        for wrong, name in (
+            (lambda: mill.find(labels={"a": "b"}), "find"),  # type: ignore[call-arg]
+            (lambda: mill.runs(labels={"a": "b"}), "runs"),  # type: ignore[call-arg]
+            (lambda: mill.count(labels={"a": "b"}), "count"),  # type: ignore[call-arg]
+        ):
+            with pytest.raises(TypeError, match=rf"^{name}\(\) .*'labels': did you mean `label`\?$"):
+                wrong()
+        run = mill.run(endless, n=1)
+        assert run.error and "not done after 2 passes" in run.error["message"] and "on_exhausted" in run.error["hint"]
+        assert mill.show("@last").run_id == mill.show(run_id="@last").run_id == run.run_id
+        assert "loop_exhausted" in str(mill.why("@last"))
+    assert tidemill.pictures.graph_svg(endless).startswith("<svg")
+    with pytest.raises(AttributeError, match="did you mean `task`") as error:
+        _ = tidemill.tsk  # type: ignore[attr-defined]
+    assert error.value.name == "tsk" and error.value.obj is None
 
 
 def test_a_method_is_no_task() -> None:

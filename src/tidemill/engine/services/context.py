@@ -77,8 +77,9 @@ def with_run_id(
         if name == "node" and not isinstance(value, str) and not (value is None and may_be_none):
             message = f"a node is given by its id, not as {type(value).__name__}"
             raise rejected("node_unknown", message, path="/node", hint="the nodes of a run: mill.show(run).nodes")
-    by_name = {name: run_id_of(value) if name == names[0] else value for name, value in given.items()}
-    return [*map(run_id_of, args[:1]), *args[1:]], by_name
+    if not args and names[0] in given:
+        args, given = [given[names[0]]], {name: value for name, value in given.items() if name != names[0]}
+    return [*map(run_id_of, args[:1]), *args[1:]], dict(given)
 
 
 @dataclass(slots=True)

@@ -135,8 +135,9 @@ def complete_visit(
         if loop.timeout_path:
             _complete(builder, node, edges_and_joins.on_exhaustion(node), output, route, facts, size)
         else:
-            message = f"the condition still held after {loop.max_iterations} passes"
-            fail_visit(builder, node, Error("loop_exhausted", message), facts)
+            message = f"the loop is not done after {loop.max_iterations} passes, which are all that it has"
+            hint = "name a node in `timeout_path`, in Python `with tidemill.on_exhausted(…):`; or raise max_iterations"
+            fail_visit(builder, node, Error("loop_exhausted", message, hint=hint), facts)
     elif loop.delay_ms or edges_and_joins.body_busy(builder.flow, builder.state, node):
         until_ms = builder.now + loop.delay_ms if loop.delay_ms else None
         builder.emit(
