@@ -172,14 +172,14 @@ class Fakes:
 
     def complaint(self, types: Collection[str]) -> str:
         """What is wrong with a fake that nothing uses, which would leave the real function in place; else empty."""
-        wanted = (*((name, "fake") for name in self.given), *((name, "call") for name in self._real - {EVERY}))
-        known = self.nodes | set(types)
-        name, verb = min(((name, verb) for name, verb in wanted if name not in known), default=("", ""))
-        if not self.nodes or not name:
+        wanted = dict.fromkeys(self._real - {EVERY}, "call") | dict.fromkeys(self.given, "fake")
+        unknown = sorted(wanted.keys() - self.nodes - set(types))
+        if not self.nodes or not unknown:
             return ""
-        is_called = " " in name
-        said = f"no node calls the {name}, which is {'faked' if verb == 'fake' else 'real'}" if is_called else ""
-        said = said or f"there is no node {name} to {verb}"
+        name, verb = unknown[0], wanted[unknown[0]]
+        is_called, said = " " in name, f"there is no node {name} to {verb}"
+        if is_called:
+            said = f"no node calls the {name}, which is {'faked' if verb == 'fake' else 'real'}"
         callers = sorted(self.callers.get(f"task {name}", self.callers.get(f"workflow {name}", ())))
         if callers:
             return f"{said}: give the task itself, or the node that calls it, `{callers[0]}`"
@@ -243,10 +243,9 @@ class Fakes:
         if not self._real.isdisjoint((*names_of(workflow, node, type_, config), EVERY)):
             return True
         # A pipeline without requests only computes, and a scripted model answers from its config.
-        computes = (type_ == "pipeline" and "http_request" not in str(config)) or (
-            type_ in MODEL_TYPES[:2] and isinstance(config, Mapping) and config.get("provider") == "scripted"
-        )
-        return computes or (self._real_code and self._is_code(type_))
+        if type_ in MODEL_TYPES[:2]:
+            return isinstance(config, Mapping) and config.get("provider") == "scripted"
+        return (self._real_code and self._is_code(type_)) or (type_ == "pipeline" and "http_request" not in str(config))
 
     def _is_undone(self, handler: Handler, context: NodeContext) -> bool:
         """Whether a compensator is called for real, if no fake is given for it."""
@@ -312,10 +311,11 @@ class Fakes:
         """The schema of what a function returns, as its type hint says; None where it says nothing."""
         function = self._functions.known(name)
         signature = None if function is None else FunctionSignature.of(function)
-        if signature is None or signature.check is None:
+        hint = None if signature is None or signature.check is None else signature.hints.get("return")
+        if hint in (None, type(None)):
             return None
-        (schema,), shared = schemas_of([signature.hints["return"]])
-        return {**schema, "$defs": shared}
+        schemas, shared = schemas_of([hint])
+        return {**schemas[0], "$defs": shared}
 
 
 def _answer(type_: NodeType, config: Mapping[str, Any], shape: Json) -> dict[str, Json]:

@@ -116,6 +116,7 @@ class _PlannedCrash:
     name: str | None
     nodes: Callable[[], Collection[str] | None]
     """Any, if it is None."""
+    nth: int
     left: int
 
     def is_met(self, boundary: Boundary) -> bool:
@@ -257,7 +258,7 @@ class SimulatedMill:
             raise ValueError(f"{point!r} is not a boundary: {', '.join(get_args(CrashPoint))}")
         when, kind = point.split()
         name = None if node is None else name_of(node)
-        self._planned.append(_PlannedCrash(when, kind, name, lambda: self._fakes.ids_of(node), nth))  # type: ignore[arg-type]
+        self._planned.append(_PlannedCrash(when, kind, name, lambda: self._fakes.ids_of(node), nth, nth))  # type: ignore[arg-type]
 
     def kill(self) -> None:
         """Kill the workers now; `restart` starts another one."""
@@ -366,10 +367,12 @@ class SimulatedMill:
         self._end()
         if complaint := self._fakes.complaint(self._types.by_name):
             raise AssertionError(complaint)
-        missed = [f"{each.when} {each.kind} of {each.name or 'any node'}" for each in self._planned if each.left > 0]
-        if missed:
-            hint = next((self._fakes.hint_for(each.name) for each in self._planned if each.left > 0), "")
-            raise AssertionError(f"no worker was killed {', '.join(missed)}: the boundary was never reached{hint}")
+        for each in self._planned:
+            if each.left > 0:
+                reached, hint = each.nth - each.left, self._fakes.hint_for(each.name)
+                times = f"reached only {reached} of {each.nth} times" if reached else f"never reached{hint}"
+                where = f"{each.when} {each.kind} of {each.name or 'any node'}"
+                raise AssertionError(f"no worker was killed {where}: the boundary was {times}")
 
     def __enter__(self) -> SimulatedMill:
         return self

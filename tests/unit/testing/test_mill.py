@@ -250,6 +250,11 @@ def test_a_crash_that_never_happens_fails_the_test() -> None:
     with pytest.raises(AssertionError, match="killed after effect of b"):
         mill.close()
     mill = testing.open()
+    mill.crash("before send", node="a", nth=2)
+    mill.run(document(node("a", type="http", config={"url": "https://x.example"})))
+    with pytest.raises(AssertionError, match="before send of a: the boundary was reached only 1 of 2 times"):
+        mill.close()
+    mill = testing.open()
     mill.crash("after effect", node="bb")
     mill.run(document(node("b")))
     with pytest.raises(AssertionError, match="never reached; there is no node bb: did you mean"):

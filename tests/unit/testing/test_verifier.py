@@ -444,6 +444,11 @@ def test_a_made_up_result_fits_the_type_hint() -> None:
     assert outputs is not None and outputs.outputs == {"is_ready": True, "names": ["fake"]}
 
 
+def test_a_function_that_returns_none_is_read_as_if_it_failed() -> None:
+    flow = document(calls("a", function="nothing"), outputs="{{ a.error }}")
+    assert verify(flow, functions={"nothing": unbook.function}, seeds=0).status == "COMPLETED"
+
+
 def test_a_failure_names_the_nodes_whose_values_are_made_up() -> None:
     flow = document(node("a", type="http", config={"url": "https://x.example"}), node("b", "a", type="fail", config={}))
     (finding,) = verify(flow, seeds=0).findings
