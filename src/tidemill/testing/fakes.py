@@ -19,10 +19,11 @@ from tidemill.authoring.decorators import Task
 from tidemill.authoring.decorators import Workflow as Authored
 from tidemill.errors import offered, rejected
 from tidemill.handlers.contract import Fail, Handler, HandlerOutcome, NodeContext, ended
-from tidemill.handlers.python.functions import Function, FunctionSignature, imported
+from tidemill.handlers.python.conversion import schemas_of
+from tidemill.handlers.python.functions import FunctionSignature
 from tidemill.kernel.model import Compensator, Json, Node, NodeType, Workflow
 from tidemill.testing.cluster import UNDO, Kind, When
-from tidemill.testing.simulated_loop import SimLoop
+from tidemill.testing.simulated_loop import SimLoop, SimulatedFunctions
 
 COMPUTING = frozenset(
     ["value", "fail", "sleep", "human", "signal", "workflow", "wait_until", "input", "output", "search", "transform"]
@@ -37,7 +38,7 @@ REAL = object()
 
 Reach = Callable[[When, Kind, tuple[str, ...], str], Awaitable[None]]
 Faked = str | Task[..., Any] | Authored[..., Any]
-"""What a fake is for: a node, its compensator, a node type, all that calls a task, or all that starts a workflow."""
+"""What a fake is for: a node, compensator, node type, all that calls a task, or all that starts a workflow."""
 
 
 def name_of(faked: object) -> str:
@@ -61,7 +62,6 @@ def called_by(type_: str, config: Json) -> str:
 
 
 def place_of(context: NodeContext) -> str:
-    """The node of a call, or what its compensator is called."""
     return f"{context.node}{UNDO}" if context.undoing else context.node
 
 
@@ -124,7 +124,7 @@ class Fakes:
         loop: SimLoop,
         given: Mapping[Any, Any],
         *,
-        functions: Mapping[str, Function],
+        functions: SimulatedFunctions,
         real: Collection[Faked] = (),
         real_code: bool = True,
         own_types: Collection[str] = (),
@@ -159,22 +159,27 @@ class Fakes:
 
     def effects_of(self, faked: Faked | None) -> list[Effect]:
         """The effects of what is named, or all. Raises ValueError for a name that no published node has."""
-        if isinstance(faked, str) and self.nodes and faked not in self.nodes:
-            raise ValueError(f"there is no node {faked}: {offered(faked, sorted(self.nodes))}")
+        if isinstance(faked, str) and (hint := self.hint_for(faked)):
+            raise ValueError(hint.removeprefix("; "))
+        named = [({each.node, f"{each.workflow}.{each.node}"}, each) for each in self.effects]
         wanted = self.ids_of(faked)
-        named = [(each, (each.node, f"{each.workflow}.{each.node}")) for each in self.effects]
-        return [each for each, names in named if wanted is None or not set(wanted).isdisjoint(names)]
+        return [each for names, each in named if wanted is None or not names.isdisjoint(wanted)]
+
+    def hint_for(self, name: str | None) -> str:
+        """What to write instead of a name that no published node has."""
+        is_known = not name or not self.nodes or name in self.nodes
+        return "" if is_known else f"; there is no node {name}: {offered(str(name), sorted(self.nodes))}"
 
     def complaint(self, types: Collection[str]) -> str:
         """What is wrong with a fake that nothing uses, which would leave the real function in place; else empty."""
-        wanted = (*((name, "fake") for name in self.given), *((name, "call") for name in self._real - {EVERY}))
-        known = self.nodes | set(types)
-        name, verb = min(((name, verb) for name, verb in wanted if name not in known), default=("", ""))
-        if not self.nodes or not name:
+        wanted = dict.fromkeys(self._real - {EVERY}, "call") | dict.fromkeys(self.given, "fake")
+        unknown = sorted(wanted.keys() - self.nodes - set(types))
+        if not self.nodes or not unknown:
             return ""
-        is_called = " " in name
-        said = f"no node calls the {name}, which is {'faked' if verb == 'fake' else 'real'}" if is_called else ""
-        said = said or f"there is no node {name} to {verb}"
+        name, verb = unknown[0], wanted[unknown[0]]
+        is_called, said = " " in name, f"there is no node {name} to {verb}"
+        if is_called:
+            said = f"no node calls the {name}, which is {'faked' if verb == 'fake' else 'real'}"
         callers = sorted(self.callers.get(f"task {name}", self.callers.get(f"workflow {name}", ())))
         if callers:
             return f"{said}: give the task itself, or the node that calls it, `{callers[0]}`"
@@ -237,7 +242,9 @@ class Fakes:
         """Whether a node is called for real, if no fake is given for it."""
         if not self._real.isdisjoint((*names_of(workflow, node, type_, config), EVERY)):
             return True
-        # A pipeline without requests only computes.
+        # A pipeline without requests only computes, and a scripted model answers from its config.
+        if type_ in MODEL_TYPES[:2]:
+            return isinstance(config, Mapping) and config.get("provider") == "scripted"
         return (self._real_code and self._is_code(type_)) or (type_ == "pipeline" and "http_request" not in str(config))
 
     def _is_undone(self, handler: Handler, context: NodeContext) -> bool:
@@ -274,7 +281,14 @@ class Fakes:
         name = context.config["function"] if is_python else ""
         real = FunctionSignature.of(self._functions[name]) if name in self._functions else None
         if callable(fake):
-            fake = fake(**_arguments(FunctionSignature.of(fake), real, context)) if is_python else fake(context)
+            try:
+                fake = fake(**_arguments(FunctionSignature.of(fake), real, context)) if is_python else fake(context)
+            except Fail as misfit:
+                if misfit.code != "arguments_invalid":
+                    raise
+                raise Fail(
+                    misfit.code, f"the fake of {place_of(context)}: {misfit.message}", hint=misfit.hint
+                ) from None
             if inspect.isawaitable(fake):
                 fake = await fake
         try:
@@ -287,10 +301,21 @@ class Fakes:
         if type_.name == "http":
             body = shape.get("body") if isinstance(shape, dict) else None
             return {"status": 200, "headers": {}, "url": str(context.config.get("url", "")), "body": body}
-        made = fake_value(type_.output_schema, shape)
+        schema = self._returned(str(context.config.get("function"))) if type_.name == USER_CODE else None
+        made = fake_value(schema or type_.output_schema, shape)
         if type_.name in MODEL_TYPES and isinstance(made, dict):
             made |= _answer(type_, context.config, shape.get("value") if isinstance(shape, dict) else None)
         return made
+
+    def _returned(self, name: str) -> Json:
+        """The schema of what a function returns, as its type hint says; None where it says nothing."""
+        function = self._functions.known(name)
+        signature = None if function is None else FunctionSignature.of(function)
+        hint = None if signature is None or signature.check is None else signature.hints.get("return")
+        if hint in (None, type(None)):
+            return None
+        schemas, shared = schemas_of([hint])
+        return {**schemas[0], "$defs": shared}
 
 
 def _answer(type_: NodeType, config: Mapping[str, Any], shape: Json) -> dict[str, Json]:
@@ -385,6 +410,7 @@ def _made_of(kind: str, schema: Mapping[str, Any], shape: Json, root: Json, dept
 # What the workflow reads
 
 _LISTED = re.compile(r"\s*\|\s*(?:length|count|join|sum|map|first|last|sort|list|unique|min|max|batch|select\w*)\b")
+_ATTRIBUTE = re.compile(r"""\s*\|\s*(?:map|sum|groupby|sort|unique|min|max)\(\s*attribute\s*=\s*["'](\w+)["']""")
 _ITERATED = re.compile(r"\bin\s+$")
 
 
@@ -409,7 +435,8 @@ def read_shapes(workflow: Workflow) -> dict[str, Json]:
                 shape = _with_reads(shape, reads, text, leaf=[1, 2])
         for text in _texts(workflow.outputs):
             shape = _with_reads(shape, reads, text)
-        shapes[f"{workflow.name}.{node.id}"] = shape
+        is_item = node.map is not None and isinstance(shape, list)
+        shapes[f"{workflow.name}.{node.id}"] = shape[0] if is_item else shape
     return shapes
 
 
@@ -433,14 +460,18 @@ def _with_reads(shape: Json, reads: re.Pattern[str], text: str, *, leaf: Json = 
             continue
         path = path[1:] if path[:1] == ["output"] and not is_own else path
         is_list = _LISTED.match(text, found.end()) or _ITERATED.search(text, 0, found.start())
-        shape = _merged(shape, path, [1, 2] if is_list else leaf)
+        of_items = _ATTRIBUTE.match(text, found.end())
+        items = [{of_items[1]: 1}, {of_items[1]: 2}] if of_items else [1, 2]
+        shape = _merged(shape, path, items if is_list else leaf)
     return shape
 
 
 def _merged(shape: Json, path: list[str], leaf: Json) -> Json:
     """A shape that also has a leaf at a path; what is known in more detail stays."""
+    if not path and isinstance(shape, list) and isinstance(shape[0], dict) and isinstance(leaf, list) and leaf[0] != 1:
+        return [{**known, **more} for known, more in zip(shape, leaf, strict=True)]
     if not path:
-        return leaf if shape is None or (shape == 1 and leaf != 1) else shape
+        return leaf if (shape in (None, 1, [1, 2]) and leaf != 1) or shape is None else shape
     inner = shape if isinstance(shape, dict) else {}
     return {**inner, path[0]: _merged(inner.get(path[0]), path[1:], leaf)}
 
@@ -461,16 +492,6 @@ def made_payloads(workflow: Workflow) -> dict[str, Json]:
     waiting = [node for node in workflow.nodes if node.type.partition("@")[0] == "signal"]
     names = {node.id: (node.config or {}).get("name", node.id) for node in waiting}
     return {name: shapes[f"{workflow.name}.{node}"] for node, name in names.items()}
-
-
-class FakeSecrets:
-    """A value for every secret, so that workflows that need them can be simulated."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = given
-
-    def get(self, name: str) -> str | None:
-        return self._given.get(name, f"secret-{name}")
 
 
 # The file of fakes
@@ -517,9 +538,7 @@ Repetition = Literal["harmless", "once", "keyed", "unkeyed"]
 class Repetitions:
     """Knows what a second call does. `repeatable` are nodes and compensators for which it does no harm."""
 
-    def __init__(
-        self, functions: Mapping[str, Function], handlers: Sequence[Handler], repeatable: Collection[str]
-    ) -> None:
+    def __init__(self, functions: SimulatedFunctions, handlers: Sequence[Handler], repeatable: Collection[str]) -> None:
         self._functions, self._handlers, self._repeatable = functions, handlers, frozenset(repeatable)
 
     def of(self, place: str, called: Node | Compensator | None) -> Repetition:
@@ -544,16 +563,11 @@ class Repetitions:
                     return "once"
                 return "keyed" if ":effect_key" in str(config.get("statement")) else "unkeyed"
             case "python":
-                return "keyed" if _uses_key(self._function(str(config.get("function")))) else "unkeyed"
+                function = self._functions.known(str(config.get("function")))
+                return "keyed" if _uses_key(function) else "unkeyed"
             case _:
                 own = next((each.call for each in self._handlers if each.type.key == called.type), None)
                 return "keyed" if name in COMPUTING or _uses_key(own) else "unkeyed"
-
-    def _function(self, name: str) -> Function | None:
-        try:
-            return self._functions[name] if name in self._functions else imported(name)
-        except Exception:
-            return None
 
 
 def remedy(called: Node | Compensator | None) -> str:

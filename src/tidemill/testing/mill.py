@@ -12,12 +12,10 @@ import contextvars
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
-
-import msgspec
 
 from tidemill.authoring.decorators import Workflow
 from tidemill.engine.catalog import Published
@@ -31,15 +29,24 @@ from tidemill.engine.validation import Seconds, timeout_of
 from tidemill.engine.views import RunView
 from tidemill.engine.worker.leases import WorkerOptions
 from tidemill.errors import shorten_traceback
-from tidemill.handlers.contract import Handler, NodeClass, handler_of
-from tidemill.handlers.discovery import NodeTypeSource
+from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function, function_registry
-from tidemill.node_types import NodeTypes, node_types
-from tidemill.security.grants import ANY
-from tidemill.settings import Settings, read_settings
+from tidemill.node_types import NodeTypes
+from tidemill.settings import Settings
 from tidemill.stores.contract import Commit, Lease
-from tidemill.testing.cluster import Boundary, Cluster, CrashPlan, InlineIsolation, Kind, Process, When, activations
-from tidemill.testing.fakes import Effect, Faked, Fakes, FakeSecrets, name_of
+from tidemill.testing.cluster import (
+    Boundary,
+    Cluster,
+    CrashPlan,
+    FakeSecrets,
+    InlineIsolation,
+    Kind,
+    Process,
+    When,
+    activations,
+    simulated_types,
+)
+from tidemill.testing.fakes import Effect, Faked, Fakes, name_of
 from tidemill.testing.faulty_store import FaultyStore
 from tidemill.testing.simulated_loop import SimAmbient, SimLoop, SimulatedFunctions
 from tidemill.triggers.scheduler import Scheduler
@@ -60,8 +67,6 @@ QUIET_STEPS_MAX = 5
 WAKES_MAX = 5_000
 """How many timers a run may use before it counts as endless."""
 RESTART_S = 0.01
-GRANTED = ("shell", "sql")
-"""Types that check what the operator has granted."""
 OVERDUE_MAX = 20
 """How often in a row a job may be found ready that no worker takes."""
 IDLE_MS = 1_000
@@ -111,6 +116,7 @@ class _PlannedCrash:
     name: str | None
     nodes: Callable[[], Collection[str] | None]
     """Any, if it is None."""
+    nth: int
     left: int
 
     def is_met(self, boundary: Boundary) -> bool:
@@ -252,7 +258,7 @@ class SimulatedMill:
             raise ValueError(f"{point!r} is not a boundary: {', '.join(get_args(CrashPoint))}")
         when, kind = point.split()
         name = None if node is None else name_of(node)
-        self._planned.append(_PlannedCrash(when, kind, name, lambda: self._fakes.ids_of(node), nth))  # type: ignore[arg-type]
+        self._planned.append(_PlannedCrash(when, kind, name, lambda: self._fakes.ids_of(node), nth, nth))  # type: ignore[arg-type]
 
     def kill(self) -> None:
         """Kill the workers now; `restart` starts another one."""
@@ -361,9 +367,12 @@ class SimulatedMill:
         self._end()
         if complaint := self._fakes.complaint(self._types.by_name):
             raise AssertionError(complaint)
-        missed = [f"{each.when} {each.kind} of {each.name or 'any node'}" for each in self._planned if each.left > 0]
-        if missed:
-            raise AssertionError(f"no worker was killed {', '.join(missed)}: the boundary was never reached")
+        for each in self._planned:
+            if each.left > 0:
+                reached, hint = each.nth - each.left, self._fakes.hint_for(each.name)
+                times = f"reached only {reached} of {each.nth} times" if reached else f"never reached{hint}"
+                where = f"{each.when} {each.kind} of {each.name or 'any node'}"
+                raise AssertionError(f"no worker was killed {where}: the boundary was {times}")
 
     def __enter__(self) -> SimulatedMill:
         return self
@@ -523,6 +532,9 @@ class SimulatedMill:
         if (await self._client.engine.context.entry(run_id)).state.busy:
             waiting = ", ".join(view.waiting_for) or "a worker"
             hint = "decide it, send the signal, or use clock.advance"
+            if not view.waiting_for:
+                hint = "none that runs can call it; give `functions` or `handlers` to `testing.open`, or fake the node"
+                waiting += f" for {', '.join(name for name, each in view.nodes.items() if each['status'] == 'QUEUED')}"
             if len(self._cluster.processes) == 1:
                 hint = "no worker runs; use restart"
             raise StillWaiting(f"run {run_id} is {view.status} and waits for {waiting}: {hint}")
@@ -552,26 +564,7 @@ def _require_no_loop() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError("a simulation runs its own event loop: use it in a plain test, not in an async one")
-
-
-def simulated_types(
-    functions: SimulatedFunctions, handlers: Sequence[Handler | NodeClass] = (), settings: Settings | None = None
-) -> NodeTypes:
-    """The node types of a simulation; they can be shared by many."""
-    settings = settings or read_settings()
-    if settings.imports is None:
-        settings = msgspec.structs.replace(settings, imports=ANY)
-    types = node_types(functions, [handler_of(each) for each in handlers], InlineIsolation(), None, settings)
-    return types._replace(offers=tuple(map(_without_grants, types.offers)))
-
-
-def _without_grants(offer: NodeTypeSource) -> NodeTypeSource:
-    """A type that does not ask what the operator has granted: its nodes are faked."""
-    handler = offer.handler
-    if handler.type.name not in GRANTED:
-        return offer
-    return offer._replace(handler=replace(handler, type=msgspec.structs.replace(handler.type, check=None)))
+    raise RuntimeError("a simulation runs its own event loop: use it in a plain test, or through asyncio.to_thread")
 
 
 def open(  # noqa: A001 - it is called like `tidemill.open`

@@ -236,6 +236,13 @@ class SimulatedFunctions(dict[str, Function]):
     def get(self, name: str, default: Any = None) -> Any:
         return _under_simulation(self[name] if name in self else imported(name))
 
+    def known(self, name: str) -> Function | None:
+        """A function as it is, if it was given or can be imported."""
+        try:
+            return self[name] if name in self else imported(name)
+        except Exception:
+            return None
+
 
 def _under_simulation(function: Function) -> Function:
     """An async function that calls a blocking one in a thread of the simulated loop."""

@@ -32,7 +32,7 @@ from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.reader import format_of, read_document
 from tidemill.kernel.model import Json, Node, Workflow
 from tidemill.node_types import NodeTypes
-from tidemill.testing.cluster import UNDO, Boundary, CrashPlan
+from tidemill.testing.cluster import UNDO, Boundary, CrashPlan, simulated_types
 from tidemill.testing.fakes import (
     EVERY,
     FakesFile,
@@ -46,7 +46,7 @@ from tidemill.testing.fakes import (
     read_fakes,
     remedy,
 )
-from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting, simulated_types
+from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting
 from tidemill.testing.simulated_loop import Overdue, SimulatedFunctions
 
 RUN = "verify"
@@ -356,11 +356,22 @@ class Verifier:
             error = first.view.error or {}
             said = f"the run ends {status} without a crash: {error.get('message', '')} [{error.get('code', '')}]"
             self._add(
-                report, 0, "undisturbed", "warning", first.view.failed_node or "", said, _lead_out(first.view, error)
+                report,
+                0,
+                "undisturbed",
+                "warning",
+                first.view.failed_node or "",
+                said,
+                _lead_out(first.view, error, [] if EVERY in self._real else self._made_up(first)),
             )
         for complaint in first.complaints:
             self._add(report, 0, "invariant", "error", "", complaint, REPORT_IT)
         return report
+
+    def _made_up(self, history: History) -> list[str]:
+        """The nodes whose values are neither given nor real."""
+        names = {name for _, name in history.nodes.values()} - self._fakes.nodes.keys() - self._real
+        return sorted(name for name in names if not name.endswith(UNDO))
 
     def _judge(self, report: Report, history: History) -> None:
         """Add what differs from the undisturbed history."""
@@ -487,13 +498,17 @@ def _unreached(view: RunView) -> list[str]:
     ]
 
 
-def _lead_out(view: RunView, error: Mapping[str, Any]) -> str:
+def _lead_out(view: RunView, error: Mapping[str, Any], made_up: Sequence[str]) -> str:
     """What to give so that a run completes that fails without a crash."""
     missing = re.match(r".*: no workflow (\S+) is published", str(error.get("message", "")))
     if missing and "workflow_unknown" in (error.get("code"), *error.get("causes", ())):
         given = f"`--fakes FILE` with `nodes: {{{view.failed_node}: …}}`"
         return f"give its document, `--with {missing[1]}.yaml`, or what the node returns: {given}"
-    return "if made-up values are the cause, give others with --fakes FILE, or call the node with --real NODE"
+    if not made_up:
+        return "if it should complete, give other inputs, `-i NAME=VALUE`, or values, `--fakes FILE`"
+    first, names = made_up[0], ", ".join(made_up[:3]) + (", …" if len(made_up) > 3 else "")
+    instead = f"`--fakes FILE` with `nodes: {{{first}: …}}`, or call it, `--real {first}`"
+    return f"if the made-up values of {names} are the cause, give others: {instead}"
 
 
 def _made_up(

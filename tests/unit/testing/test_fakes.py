@@ -53,6 +53,9 @@ def test_where_the_schema_is_silent_the_reads_decide() -> None:
     assert fake_value(True, [1, 2]) == [1, 2]
 
 
+ROWS = {"rows": [{"n": 1, "m": 1}, {"n": 2, "m": 2}]}
+
+
 @pytest.mark.parametrize(
     ("reader", "shape"),
     [
@@ -64,12 +67,22 @@ def test_where_the_schema_is_silent_the_reads_decide() -> None:
         ({"config": 1, "when": "ctx.a.output.n > 3"}, {"n": 1}),
         ({"config": '{{ nodes["a"].output.n }}'}, {"n": 1}),
         ({"config": "{{ a.meta.attempts }}"}, None),
+        ({"config": "{{ a.rows | map(attribute='n') | sum }} {{ a.rows | map(attribute='m') | list }}"}, ROWS),
         ({"config": "a sentence"}, None),
     ],
 )
 def test_what_a_workflow_reads_of_a_node(reader: dict[str, Any], shape: Any) -> None:
     flow = compile_document(document(node("a", config=1), node("b", "a", **reader)), built_in_types()).workflow
     assert read_shapes(flow)["test.a"] == shape
+
+
+def test_an_item_of_a_map_is_made_as_its_list_is_read() -> None:
+    nodes = (
+        node("a", config=1, map={"over": [1]}),
+        node("b", "a", config="{{ a.output | map(attribute='n') | list }}"),
+    )
+    flow = compile_document(document(*nodes), built_in_types()).workflow
+    assert read_shapes(flow)["test.a"] == {"n": 1}
 
 
 def test_what_a_branch_reads_of_its_own_node() -> None:

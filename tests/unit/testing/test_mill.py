@@ -100,14 +100,14 @@ def test_models_answer_what_their_config_allows(mill: SimulatedMill) -> None:
         "required": ["size", "title"],
         "additionalProperties": False,
     }
-    scripted = {"provider": "scripted", "answers": ["?"], "prompt": "hello"}
+    model = {"model": "m", "prompt": "hello"}
     flow = document(
-        node("ask", type="llm", config={"model": "m", "prompt": "hello", "schema": schema}, on_error={"route": ["no"]}),
+        node("ask", type="llm", config={**model, "schema": schema}, on_error={"route": ["no"]}),
         node("no", "ask", config="{{ ask.error.message }}"),
-        node("again", "ask", type="llm", config={**scripted, "schema": {"type": "integer", "minimum": 7}}),
+        node("again", "ask", type="llm", config={**model, "schema": {"type": "integer", "minimum": 7}}),
         node("label", "again", type="classify", config={"model": "m", "text": "x", "labels": {"bug": "", "wish": ""}}),
         node("both", "label", type="classify", config={"model": "m", "text": "x", "labels": ["a", "b"], "multi": True}),
-        node("act", "both", type="agent", config={**scripted, "output_schema": schema}),
+        node("act", "both", type="agent", config={**model, "output_schema": schema}),
         outputs={
             "ask": "{{ ask.value.size }} {{ ask.text }}",
             "again": "{{ again.value }}",
@@ -249,6 +249,16 @@ def test_a_crash_that_never_happens_fails_the_test() -> None:
     mill.run(document(node("a")))
     with pytest.raises(AssertionError, match="killed after effect of b"):
         mill.close()
+    mill = testing.open()
+    mill.crash("before send", node="a", nth=2)
+    mill.run(document(node("a", type="http", config={"url": "https://x.example"})))
+    with pytest.raises(AssertionError, match="before send of a: the boundary was reached only 1 of 2 times"):
+        mill.close()
+    mill = testing.open()
+    mill.crash("after effect", node="bb")
+    mill.run(document(node("b")))
+    with pytest.raises(AssertionError, match="never reached; there is no node bb: did you mean"):
+        mill.close()
     with pytest.raises(ValueError, match="not a boundary"), testing.open() as mill:
         mill.crash("after lunch")  # type: ignore[arg-type]
 
@@ -271,6 +281,22 @@ def test_the_same_simulation_twice_is_the_same(open_mill: Opens) -> None:
         return [str(each) for each in mill.boundaries], mill.clock.now
 
     assert history() == history()
+
+
+def test_a_function_that_is_not_there_is_asked_for(mill: SimulatedMill) -> None:
+    with pytest.raises(StillWaiting, match=r"waits for a worker for a: none that runs can call it; give `functions`"):
+        mill.run(document(node("a", type="python", config={"function": "nowhere_at_all:f"})))
+
+
+def test_a_fake_with_other_parameters_is_named() -> None:
+    with testing.open(fakes={doubled: lambda m: m}) as mill:
+        error = mill.run(twice, n=1).error
+    assert error["message"].startswith("the fake of doubled: args do not match")
+
+
+def test_scripted_models_answer(mill: SimulatedMill) -> None:
+    scripted = {"provider": "scripted", "prompt": "Hi", "answers": ["Hello"]}
+    assert mill.run(document(node("a", type="llm", config=scripted))).nodes["a"]["output"]["text"] == "Hello"
 
 
 # Its life

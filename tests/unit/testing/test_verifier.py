@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from tidemill.testing.fakes import FakesFile, read_fakes
 from tidemill.testing.verifier import RANDOM_FIRST, Report, Verifier, verify
 
 
-def keyed(context: Any) -> str:
-    return str(context.effect_key)
+def keyed(context: Any) -> Any:
+    return context.effect_key
 
 
-def unkeyed(n: int = 0) -> int:
+def unkeyed(n: int = 0) -> Any:
     return n
 
 
@@ -419,3 +419,41 @@ def test_a_missing_child_is_asked_for_and_what_did_not_run_is_named() -> None:
     assert finding.hint.startswith("give its document, `--with child.yaml`, or what the node returns: `--fakes FILE`")
     whole = verify(flow, children=[{"name": "child", "nodes": [{"id": "c", "type": "value", "config": 1}]}], seeds=0)
     assert (whole.status, whole.unreached, whole.findings) == ("COMPLETED", [], [])
+
+
+@dataclass
+class Ready:
+    is_ready: bool
+    names: list[str]
+
+
+@tidemill.task
+def look(n: int) -> Ready:
+    raise NotImplementedError
+
+
+@tidemill.workflow
+def looked(n: int) -> Ready:
+    return look(n)
+
+
+def test_a_made_up_result_fits_the_type_hint() -> None:
+    report = verify(looked, inputs={"n": 1}, seeds=0)
+    assert report.status == "COMPLETED"
+    outputs = Verifier(looked.document(), functions=looked.functions, inputs={"n": 1}).undisturbed.view
+    assert outputs is not None and outputs.outputs == {"is_ready": True, "names": ["fake"]}
+
+
+def test_a_function_that_returns_none_is_read_as_if_it_failed() -> None:
+    flow = document(calls("a", function="nothing"), outputs="{{ a.error }}")
+    assert verify(flow, functions={"nothing": unbook.function}, seeds=0).status == "COMPLETED"
+
+
+def test_a_failure_names_the_nodes_whose_values_are_made_up() -> None:
+    flow = document(node("a", type="http", config={"url": "https://x.example"}), node("b", "a", type="fail", config={}))
+    (finding,) = verify(flow, seeds=0).findings
+    assert finding.hint.startswith(
+        "if the made-up values of a are the cause, give others: `--fakes FILE` with `nodes: {a"
+    )
+    (finding,) = verify(flow, fakes={"nodes": {"a": 1}}, seeds=0).findings
+    assert finding.hint == "if it should complete, give other inputs, `-i NAME=VALUE`, or values, `--fakes FILE`"
