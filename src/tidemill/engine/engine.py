@@ -115,7 +115,7 @@ def run_verb(
         return cast(T, verb(*positional, **options))
 
     async def of_last(self: Engine, verb: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
-        return await verb(await self.resolve(LAST), *args, **options)
+        return await verb(await self.runs.resolve(LAST), *args, **options)
 
     return cast("Callable[Concatenate[Engine, AnyRun, P], T]", call)
 

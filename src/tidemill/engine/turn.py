@@ -538,7 +538,7 @@ class TurnLoop:
                     self.spans.committed(stream, entry.flow.workflow, entry.state, decision.after, decision.events)
                 entry.apply_committed(decision, expected, flows)
                 if tells:
-                    tell_outcomes(stream.key, decision.after.workflow, decision.events, self.listener)
+                    tell_outcomes(stream.key, decision.after, decision.events, self.listener)
                 if self.metrics is not None:
                     self.metrics.committed(decision.events)
             self._runs.put(stream, entry)

@@ -27,7 +27,7 @@ from tidemill.cli.commands import worker
 from tidemill.cli.commands.serve import ServeOptions, worker_arguments
 from tidemill.cli.commands.worker import StatusLines, without_password
 from tidemill.cli.options import retention
-from tidemill.engine.worker.held_jobs import AttemptReport
+from tidemill.engine.worker.instrumentation import OutcomeReport
 from tidemill.engine.worker.registry import WORKER
 from tidemill.kernel.model import RETENTION_BY_STORE
 
@@ -277,7 +277,7 @@ def test_a_worker_continues_when_nobody_reads_its_json() -> None:
 
 
 async def test_a_result_that_comes_after_a_rewind_is_reported_as_discarded() -> None:
-    told: list[AttemptReport] = []
+    told: list[OutcomeReport] = []
     go = [threading.Event(), threading.Event()]
     calls: list[int] = []
 
@@ -289,8 +289,7 @@ async def test_a_result_that_comes_after_a_rewind_is_reported_as_discarded() -> 
     engine = engine_at("memory://", functions={"slow": slow})
     await engine.open()
     try:
-        assert engine.worker is not None
-        engine.worker.listener = told.append
+        engine.turns.listener = told.append
         flow = {"name": "late", "nodes": [{"id": "a", "type": "python", "config": {"function": "slow"}}]}
         await engine.publish(flow)
         run_id = await engine.start("late")

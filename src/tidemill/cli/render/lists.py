@@ -167,7 +167,7 @@ def _place(row: ApprovalRow | DeadLetterRow) -> str:
 def _approval_note(row: ApprovalRow) -> str:
     said = [row.title]
     if row.status == "pending":
-        said.append(f"asks {names(row.approvers) or 'anyone'}")
+        said.append(f"asks {names([*row.approvers, *(f'{by} → {to}' for by, to in row.delegated)]) or 'anyone'}")
         if row.quorum > 1:
             said.append(f"{len(row.votes)} of {row.quorum} agreed")
         if row.expires_ms is not None:

@@ -21,7 +21,7 @@ from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.python.conversion import ConversionError, to_json
 from tidemill.kernel.activation import Approval, folded
 from tidemill.kernel.commands import Decide, Delegate, Verb
-from tidemill.kernel.decide.approvals import Consequence, as_role, as_user, consequences
+from tidemill.kernel.decide.approvals import Consequence, as_role, as_user, ask_again, consequences
 from tidemill.kernel.events import INLINE_BYTES_MAX, ApprovalEvent, BlobRef, Payload
 from tidemill.kernel.queries import VisibleOutput, upstream, visible_output
 from tidemill.kernel.state import peek_at
@@ -296,7 +296,7 @@ class ApprovalService:
                 raise
             view = await self._any_visit(run_id, node, visit, index)
             if view.status == "expired":
-                hint = "retry the run to ask again"
+                hint = ask_again((await self._context.entry(run_id)).state)
                 raise rejected("approval_expired", "the time to decide has passed", hint=hint) from None
             if view.approval.decision not in ("", verb):
                 message = f"it was already decided: {view.approval.decision} by {view.approval.decided_by}"

@@ -38,6 +38,7 @@ from tidemill.kernel.events import (
     RunRetried,
 )
 from tidemill.kernel.queries import message_of
+from tidemill.kernel.state import State
 from tidemill.observability.metrics import OTHER_QUEUES, QUEUES_MAX, Gauge, Metrics
 from tidemill.stores.contract import (
     Backlog,
@@ -113,7 +114,7 @@ class OutcomeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tell_outcomes(
-    run_id: str, workflow: str, events: Sequence[AnyEvent], listener: Callable[[OutcomeReport], None] | None
+    run_id: str, after: State, events: Sequence[AnyEvent], listener: Callable[[OutcomeReport], None] | None
 ) -> None:
     """Log what a commit ended, and tell the listener; call it only if one of them wants to know."""
     if isinstance(events[0], RunCreated):
@@ -126,19 +127,21 @@ def tell_outcomes(
         if isinstance(event, RunFailed):
             report = None if any(each.node == event.node for each in failed) else _report_of_end(run_id, event)
         else:
-            report = _report_of(run_id, event, handled)
+            report = _report_of(run_id, after, event, handled)
         if report is None:
             continue
         if listener is not None:
             listener(report)
         if logs and report.outcome in _LOGGED and not report.undo:
-            _log(report, workflow)
+            _log(report, after.workflow)
 
 
 _LOGGED = ("completed", "failed", "retrying")
 
 
-def _report_of(run_id: str, event: AnyEvent, handled: Collection[tuple[str, int]]) -> OutcomeReport | None:
+def _report_of(
+    run_id: str, after: State, event: AnyEvent, handled: Collection[tuple[str, int]]
+) -> OutcomeReport | None:
     facts: dict[str, Any] = {}
     match event:
         case NodeCompleted():
@@ -154,7 +157,8 @@ def _report_of(run_id: str, event: AnyEvent, handled: Collection[tuple[str, int]
             facts = {"outcome": "waiting"}
         case NodeSkipped() if event.token:
             # Without an attempt no edge led to it.
-            return OutcomeReport(run_id=run_id, node=event.node, visit=event.visit, outcome="skipped")
+            attempt = after.peek(event.node).attempt
+            return OutcomeReport(run_id=run_id, node=event.node, visit=event.visit, attempt=attempt, outcome="skipped")
         case ResultDiscarded():
             facts = {"outcome": "discarded"}
         case _:

@@ -52,6 +52,13 @@ def as_role(name: str) -> str:
     return name if name.startswith(ROLE) else ROLE + name
 
 
+def ask_again(state: State) -> str:
+    """What to do about an approval that has expired: the run may have gone another way."""
+    if state.status == "FAILED":
+        return "retry the run to ask again"
+    return "rewind the run to ask again" if state.live else "fork the run before this node to ask again"
+
+
 def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Problem | None:
     """Why a decision or delegation is refused; repeating an earlier one is not."""
     node, approval = builder.flow.by_id[command.node], _approval(builder.state, command)
@@ -65,12 +72,13 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
     if user in _excluded(approval, builder.state):
         return _four_eyes(user)
     if not _entitled(approval, user, command.roles):
-        asked = ", ".join(approval.approvers)
+        delegated = (f"{by} has delegated it to {to}" for by, to in approval.delegated)
+        asked = "; ".join((", ".join(approval.approvers), *delegated))
         return problem("approver_not_allowed", f"{user} may not decide this", f"asked were: {asked}")
     if isinstance(command, Delegate):
         return _refuse_delegation(approval, builder.state, user, command.to)
     if approval.status == "expired":
-        return problem("approval_expired", "the time to decide has passed", "retry the run to ask again")
+        return problem("approval_expired", "the time to decide has passed", ask_again(builder.state))
     if approval.status == "cancelled":
         return problem("approval_closed", "the approval is closed", "see `tidemill approvals list`")
     if isinstance(command.form, BlobRef):

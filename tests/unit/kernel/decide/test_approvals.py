@@ -9,8 +9,9 @@ import pytest
 
 from tests.fixtures.kernel.operator_steps import OperatorSteps
 from tests.fixtures.kernel.tables import Run, asked, begun, choose, human, loop, rows
+from tidemill.errors import Problem
 from tidemill.kernel.commands import Delegate, WaitExpired
-from tidemill.kernel.decide.approvals import DELEGATIONS_MAX, consequences
+from tidemill.kernel.decide.approvals import DELEGATIONS_MAX, ask_again, consequences
 from tidemill.kernel.events import ApprovalDecided, ApprovalVoted, BlobRef, NodeCompleted, NodeFailed
 from tidemill.kernel.model import Branch, Node, Rule
 
@@ -237,6 +238,10 @@ def test_a_time_out_fails_when_nothing_else_is_said() -> None:
 def test_an_expiry_is_not_retried_and_may_be_tolerated() -> None:
     run = asked(node=human(on_error="continue", retry={"max_attempts": 5}), timeout_ms=5_000)
     assert run.expire("h")[1] == "NodeFailed h code=approval_expired tolerated taken=z counter=1"
+    assert ask_again(run.kernel.state).startswith("rewind")
+    run.end("z")
+    problem = run.kernel.ask(run.decision("approve", "h"))
+    assert isinstance(problem, Problem) and problem.hint.startswith("fork")
 
 
 def test_an_escalation_asks_others_and_then_expires() -> None:
@@ -465,6 +470,9 @@ def test_who_passes_it_on_has_given_it_away() -> None:
     run.delegate("h", "ann", "bob")
     assert refusal(run, "ann") == refusal(run, "ann", "boss") == "approver_not_allowed"
     assert no_delegation(run, "ann", "cleo") == "approver_not_allowed"
+    problem = run.kernel.ask(run.decision("approve", "h", "ann"))
+    assert isinstance(problem, Problem)
+    assert problem.hint == "asked were: user:ann, role:boss; user:ann has delegated it to user:bob"
 
 
 def test_it_can_be_passed_on_and_back() -> None:
