@@ -25,7 +25,7 @@ from tidemill.engine.index_rows import RUN, read_run_row
 from tidemill.engine.maintenance.reindex import row_like
 from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.services.context import AnyRun, ServiceContext, at_index, check_node, run_id_of
-from tidemill.engine.services.workers import WorkerService
+from tidemill.engine.services.workers import WorkerService, job_fact
 from tidemill.engine.views import RunView, item_views, view_run
 from tidemill.errors import Rejected, StoreUnusable, TidemillError, Unavailable, rejected
 from tidemill.kernel.activation import Wait
@@ -46,7 +46,7 @@ from tidemill.kernel.explain.survey import JobFact, left_alone
 from tidemill.kernel.jobs import JOB_FORMAT, key_of, task_of
 from tidemill.kernel.queries import EventFilter, begun_at, path, payloads_in, tokens
 from tidemill.kernel.state import State, peek_at
-from tidemill.stores.contract import JobView, Row, Stream, cap_bound
+from tidemill.stores.contract import Row, Stream
 from tidemill.version import __version__
 
 if TYPE_CHECKING:
@@ -101,19 +101,6 @@ READ_BYTES_MAX = 1 << 20
 
 DUE_MS_MAX = 1_000
 """What has been due for longer than this waits for something else."""
-
-
-def _fact(view: JobView) -> JobFact:
-    return JobFact(
-        key=view.job.key,
-        queue=view.job.queue,
-        ready_at_ms=view.job.ready_at_ms,
-        owner=view.owner,
-        lease_expires_at_ms=view.lease_expires_at_ms,
-        expired=view.void,
-        lost=view.expired,
-        limited=any(cap_bound(cap, {}) is not None for cap in view.job.caps),
-    )
 
 
 class MissingPayloads:
@@ -242,7 +229,7 @@ class InspectionService:
         if at is None:
             view.stuck = await self._stuck_reason(run_id, entry)
             if entry.state.live and any(node["status"] == "RUNNING" for node in view.nodes.values()):
-                facts = [_fact(each) for each in await context.store.jobs(context.stream(run_id))]
+                facts = [job_fact(each) for each in await context.store.jobs(context.stream(run_id))]
                 for name in left_alone(entry.state, facts, context.store.now_ms()):
                     begun = {"begun_ms": view.nodes[name].pop("since_ms")}
                     view.nodes[name] |= {"status": "QUEUED", "waiting_for": "a worker"} | begun
@@ -415,7 +402,7 @@ class InspectionService:
                 raise
             return await self._left_alone(run_id, refusal)
         jobs = await self._context.store.jobs(self._context.stream(run_id))
-        facts = [_fact(view) for view in jobs]
+        facts = [job_fact(view) for view in jobs]
         if entry.state.blobs:
             unread = MissingPayloads(self._context.blobs, self._context.tenant, entry)
             facts = await unread.with_reasons(facts, self._context.store.now_ms())

@@ -1,4 +1,4 @@
-"""Workers of the store: their list, and what `why` needs to know about them.
+"""Workers of the store: their list, and what `why` needs to know about them and their jobs.
 
 A worker counts as dead when it has sent no heartbeat for long. Where the store can check whether its process exists, it
 is dead as soon as the process is gone, and only silent while it exists: perhaps it cannot write its heartbeat.
@@ -17,9 +17,9 @@ from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.worker.registry import Held, Registry, State, WorkerRow, registered
 from tidemill.engine.worker.watchdog import Blockage
 from tidemill.kernel.explain.blockers import Failure
-from tidemill.kernel.explain.survey import WorkerCapability, Workers
+from tidemill.kernel.explain.survey import JobFact, WorkerCapability, Workers
 from tidemill.kernel.model import NodeType
-from tidemill.stores.contract import Backlog, Stream
+from tidemill.stores.contract import Backlog, JobView, Stream, cap_bound
 from tidemill.stores.optional import ProcessLiveness
 from tidemill.version import __version__
 
@@ -206,3 +206,17 @@ def _view(row: WorkerRow, state: State) -> WorkerView:
     lacks = tuple(dict.fromkeys(missing.message for missing in row.lacks))
     fields = {name: getattr(row, name) for name in WorkerView.__struct_fields__ if name not in ("state", "lacks")}
     return WorkerView(state=state, lacks=lacks, **fields)
+
+
+def job_fact(view: JobView) -> JobFact:
+    """What the store tells of a job."""
+    return JobFact(
+        key=view.job.key,
+        queue=view.job.queue,
+        ready_at_ms=view.job.ready_at_ms,
+        owner=view.owner,
+        lease_expires_at_ms=view.lease_expires_at_ms,
+        expired=view.void,
+        lost=view.expired,
+        limited=any(cap_bound(cap, {}) is not None for cap in view.job.caps),
+    )

@@ -489,11 +489,9 @@ def is_tuple(hint: Any) -> bool:
 
 def item_of(hint: Any) -> Any:
     """The hint of the items of a list; Any where it is not known."""
-    hint = _unwrapped(hint)
-    arguments = typing.get_args(hint)
-    if typing.get_origin(hint) in (*_LISTS, *_OTHER_ARRAYS) and len({*map(str, arguments)} - {"Ellipsis"}) == 1:
-        return arguments[0]
-    return Any
+    arguments = typing.get_args(hint := _unwrapped(hint))
+    of_one = typing.get_origin(hint) in (*_LISTS, *_OTHER_ARRAYS) and len({*map(str, arguments)} - {"Ellipsis"}) == 1
+    return arguments[0] if of_one else Any
 
 
 def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
