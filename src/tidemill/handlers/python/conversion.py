@@ -37,6 +37,7 @@ PLAIN, CONVERTED, OPAQUE = range(3)
 """What a hint asks for: JSON as it is, a conversion, or a type that Tidemill cannot make of JSON."""
 
 VALUE_SHOWN_MAX = 80
+CLASSES_MAX = 10_000
 SECRET_HINT = 'read it where it is used: context.secrets["NAME"]'
 
 _EXACT = (type(None), str, int, float, bool, list, dict)
@@ -362,19 +363,22 @@ def part_of(hint: Any, key: str | int) -> Any:
     return item_of(hint)
 
 
-def kinds_in(hint: Any, field: str = "", seen: tuple[type, ...] = ()) -> Iterator[tuple[str, type]]:
+def kinds_in(hint: Any, field: str = "", seen: set[str] | None = None) -> Iterator[tuple[str, type]]:
     """The types in a hint, each with the field that holds it (`Order.amount`); none for what an enum or literal is."""
     hint = _unwrapped(hint)
-    kind = typing.get_origin(hint) or hint
-    if kind is typing.Literal or kind in seen or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+    kind, seen = typing.get_origin(hint) or hint, set() if seen is None else seen
+    if kind is typing.Literal or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
         return
     for each in typing.get_args(hint):
         yield from kinds_in(each, field, seen)
     if isinstance(kind, type):
         yield field, kind
+        if (key := f"{id(kind)} {hint}") in seen or len(seen) > CLASSES_MAX:
+            return
+        seen.add(key)  # Classes may refer to one another in many ways.
         has_hints = hasattr(kind, "_fields") or hasattr(kind, "__attrs_attrs__")
         for name, each in ((hints_of_class(kind) if has_hints else fields_of(hint)) or {}).items():
-            yield from kinds_in(each, f"{shown(hint)}.{name}", (*seen, kind))
+            yield from kinds_in(each, f"{shown(hint)}.{name}", seen)
 
 
 def varied_in(hint: Any) -> type | None:

@@ -32,7 +32,9 @@ from tidemill.handlers.python.conversion import (
     json_kinds,
     result_check,
     schemas_of,
+    secret_in,
     to_json,
+    varied_in,
 )
 
 
@@ -396,6 +398,14 @@ def test_the_schema_of_a_generic_model() -> None:
     (schema, _), shared = schemas_of([Page[Cat], list[Page[Dog]]])
     compiled = compile_schema({**schema, "$defs": shared})
     assert compiled.accepts({"items": [{"kind": "cat"}]}) and not compiled.accepts({"items": [{"kind": "dog"}]})
+
+
+def test_classes_that_refer_to_one_another_in_many_ways_are_looked_at_once() -> None:
+    previous: Any = Decimal
+    for number in range(40):
+        previous = pydantic.create_model(f"Knot{number}", one=(previous, ...), two=(list[previous], ...), n=(int, ...))
+    assert varied_in(previous) is Decimal
+    assert not secret_in(previous)
 
 
 def test_a_datetime_is_no_date() -> None:
