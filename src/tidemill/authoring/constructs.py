@@ -109,13 +109,15 @@ def not_(condition: object) -> bool:
     return cast(bool, ~condition_of(condition))
 
 
-def default(value: T, otherwise: T, /) -> T:
-    """A result that may be missing, because its task may be skipped, or something else in its place.
+def default(value: T, otherwise: T, /, *others: T) -> T:
+    """A result that may be missing, because its task may be skipped, or the first of the others that is not missing.
 
     Outside of a workflow function it is the value itself.
     """
     if not isinstance(value, Reference):
         return value
+    if others:
+        otherwise = default(otherwise, *others)
     builder = required_builder("tidemill.default(…)")
     first: Reference = value
     second: Any = otherwise
