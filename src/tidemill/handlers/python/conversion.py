@@ -512,7 +512,18 @@ def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
             return [{"anyOf": members} if members else {}], shared
         found = [schemas_of([hint]) for hint in hints]
         return [schemas[0] for schemas, _ in found], {name: each for _, more in found for name, each in more.items()}
+    for field in {field for hint in hints for field, kind in kinds_in(hint) if kind is datetime.datetime}:
+        _add_datetime(shared, *field.rpartition(".")[::2])
     return list(schemas), {**models, **shared}
+
+
+def _add_datetime(shared: dict[str, Any], title: str, name: str) -> None:
+    """Let the field of a class take datetimes only."""
+    for schema in shared.values():
+        found = schema.get("properties", {}).get(name, {}) if schema.get("title") == title else {}
+        for each in (found, *found.get("anyOf", ())):
+            if each.get("type") == "string":
+                each |= _DATETIME.extra_json_schema or {}
 
 
 def parameters_schema(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any]) -> dict[str, Any]:

@@ -368,9 +368,18 @@ class Payment(pydantic.BaseModel):
     at: datetime | None = None
 
 
+@dataclass
+class Meeting:
+    at: datetime
+    name: str = ""
+    until: datetime | None = None
+
+
 @pytest.mark.parametrize(
     ("hint", "good", "bad"),
     [
+        (Meeting, [{"at": "2030-01-31T10:00:00", "name": "x"}], [{"at": "banana"}, {"at": "2030-01-31"}]),
+        (list[Meeting], [[{"at": "2030-01-31T10:00:00Z"}]], [[{"at": "2030-01-31T10:00:00Z", "until": "banana"}]]),
         (datetime, ["2030-01-31T10:00:00", "2030-01-31 10:00:00.5+02:00"], ["banana", "2030-13-01T10:00:00Z", 3]),
         (list[datetime] | None, [None, ["2030-01-31T10:00:00Z"]], [["banana"]]),
         (Decimal, ["2.20"], ["banana"]),
