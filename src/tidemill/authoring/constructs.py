@@ -35,7 +35,8 @@ from tidemill.authoring.reference import (
 from tidemill.authoring.task_options import Seconds, seconds
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.templates.template import check_template
-from tidemill.handlers.python.conversion import ConversionError, schemas_of, to_json
+from tidemill.handlers.python.conversion import ConversionError, to_json
+from tidemill.handlers.python.hint_schemas import schemas_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -109,13 +110,15 @@ def not_(condition: object) -> bool:
     return cast(bool, ~condition_of(condition))
 
 
-def default(value: T, otherwise: T, /) -> T:
-    """A result that may be missing, because its task may be skipped, or something else in its place.
+def default(value: T, otherwise: T, /, *others: T) -> T:
+    """A result that may be missing, because its task may be skipped, or the first of the others that is not missing.
 
     Outside of a workflow function it is the value itself.
     """
     if not isinstance(value, Reference):
         return value
+    if others:
+        otherwise = default(otherwise, *others)
     builder = required_builder("tidemill.default(…)")
     second: Any = otherwise
     try:

@@ -36,13 +36,13 @@ from tidemill.handlers.python.conversion import (
     converter,
     hints_of,
     item_of,
-    parameters_schema,
     secret_in,
     short,
     shown,
     to_json,
 )
 from tidemill.handlers.python.functions import TASK, add_functions, home_of, is_same
+from tidemill.handlers.python.hint_schemas import parameters_schema
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

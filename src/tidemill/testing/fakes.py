@@ -19,8 +19,8 @@ from tidemill.authoring.decorators import Task
 from tidemill.authoring.decorators import Workflow as Authored
 from tidemill.errors import offered, rejected
 from tidemill.handlers.contract import Fail, Handler, HandlerOutcome, NodeContext, ended
-from tidemill.handlers.python.conversion import schemas_of
 from tidemill.handlers.python.functions import FunctionSignature
+from tidemill.handlers.python.hint_schemas import schemas_of
 from tidemill.kernel.model import Compensator, Json, Node, NodeType, Workflow
 from tidemill.testing.cluster import UNDO, Kind, When
 from tidemill.testing.simulated_loop import SimLoop, SimulatedFunctions

@@ -115,6 +115,20 @@ def test_a_step_whose_values_may_all_be_missing_still_runs() -> None:
     assert run(beside, n=1).outputs == [None, 2]
 
 
+def test_the_first_of_many_that_is_not_missing() -> None:
+    @workflow
+    def first(n: int) -> Any:
+        with tidemill.when(n == 1):
+            one = double(1)
+        with tidemill.when(n <= 2):
+            two = double(2)
+        with tidemill.when(n <= 3):
+            three = double(3)
+        return [tidemill.default(one, two, three, 0), say(f"{tidemill.default(one, two, three, 0)}")]
+
+    assert [run(first, n=n).outputs for n in range(1, 5)] == [[2, "2"], [4, "4"], [6, "6"], [0, "0"]]
+
+
 def test_a_decimal_behind_a_default_a_form_or_an_input_is_not_compared() -> None:
     class Form(pydantic.BaseModel):
         amount: Decimal

@@ -19,9 +19,9 @@ import re
 import types
 import typing
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache, lru_cache, partial
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -37,17 +37,18 @@ PLAIN, CONVERTED, OPAQUE = range(3)
 """What a hint asks for: JSON as it is, a conversion, or a type that Tidemill cannot make of JSON."""
 
 VALUE_SHOWN_MAX = 80
+CLASSES_MAX = 10_000
 SECRET_HINT = 'read it where it is used: context.secrets["NAME"]'
 
 _EXACT = (type(None), str, int, float, bool, list, dict)
 """Types whose own values need no conversion."""
 _MODULES = re.compile(r"\b(?:[A-Za-z_]\w*\.(?:<locals>\.)?)+")
-_DAY = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
-_HOUR = r"([01]\d|2[0-3]):[0-5]\d"
-_ZONE = r"([Zz]|[+-]\d\d:?\d\d)?"
-_TAKES = "a datetime such as 2030-01-31T12:00:00Z"
-_DATETIME = msgspec.Meta(
-    extra_json_schema={"pattern": rf"^{_DAY}[Tt ]{_HOUR}:[0-5]\d(\.\d+)?{_ZONE}$", "description": _TAKES}
+DAY = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+HOUR = r"([01]\d|2[0-3]):[0-5]\d"
+ZONE = r"([Zz]|[+-]\d\d:?\d\d)?"
+DATETIME_WORDS = "a datetime such as 2030-01-31T12:00:00Z"
+DATETIME = msgspec.Meta(
+    extra_json_schema={"pattern": rf"^{DAY}[Tt ]{HOUR}:[0-5]\d(\.\d+)?{ZONE}$", "description": DATETIME_WORDS}
 )
 """What msgspec takes for a datetime: the format `date-time` of JSON Schema asks for a zone."""
 _ANYTHING = (Any, object)
@@ -95,13 +96,13 @@ def hints_of(function: Any) -> dict[str, Any]:
 
 def converter(hint: Any) -> Converter | None:
     """What checks a JSON value and makes one of the hint's type of it; None where any value will do."""
-    kind, hint = conversion_of(hint), _with_tagged(hint)
-    if kind == OPAQUE or any(_unwrapped(hint) is each for each in _ANYTHING) or isinstance(hint, TypeVar):
+    kind, hint = conversion_of(hint), with_tagged(hint)
+    if kind == OPAQUE or any(unwrapped(hint) is each for each in _ANYTHING) or isinstance(hint, TypeVar):
         return None
     try:
         box = _prepared(hint)
     except (TypeError, NotImplementedError, NameError):
-        return _first_fit(hint) if _members(hint) and not ambiguity(hint) else None
+        return _first_fit(hint) if members_of(hint) and not ambiguity(hint) else None
     exact, checked_only = _exact_types(hint), kind == PLAIN and _has_typed_dict(hint)
 
     def converted(value: Any) -> Any:
@@ -124,24 +125,24 @@ class _Tagged(type):
         return isinstance(value, cls.members)  # type: ignore[attr-defined]
 
 
-def _with_tagged(hint: Any, *, dates: bool = False) -> Any:
+def with_tagged(hint: Any, *, dates: bool = False) -> Any:
     """A hint in which each union with a discriminator of Pydantic is one type, also inside of lists and mappings.
 
     For a schema, datetimes have their pattern.
     """
     if dates and hint is datetime.datetime:
-        return typing.Annotated[hint, _DATETIME]
+        return typing.Annotated[hint, DATETIME]
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         inner, *details = arguments
         marks = [each for each in details if getattr(each, "discriminator", None)]
-        members = tuple(filter(is_model, _members(inner)))
+        members = tuple(filter(is_model, members_of(inner)))
         if not marks or not members:
             return hint
         adapter: Any = importlib.import_module(type(marks[0]).__module__.partition(".")[0]).TypeAdapter(hint)
         methods = {"model_validate": adapter.validate_python, "model_json_schema": adapter.json_schema}
         return _Tagged(shown(inner), (), {**methods, "model_dump": None, "members": members})
-    changed = tuple(_with_tagged(each, dates=dates) for each in arguments)
+    changed = tuple(with_tagged(each, dates=dates) for each in arguments)
     if changed == arguments:
         return hint
     return typing.Union[changed] if origin in (typing.Union, types.UnionType) else origin[changed]  # noqa: UP007
@@ -154,23 +155,23 @@ def _prepared(hint: Any) -> Any:
     return box
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
+def members_of(hint: Any) -> tuple[Any, ...]:
     """The members of a union; none for another hint."""
-    hint = _unwrapped(hint)
+    hint = unwrapped(hint)
     return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
 
 
 def alternatives_of(hint: Any) -> list[Any]:
     """The types that values of a hint may have: the members of a union, or the one."""
-    return [_unwrapped(each) for each in _members(hint) or (hint,)]
+    return [unwrapped(each) for each in members_of(hint) or (hint,)]
 
 
 def ambiguity(hint: Any) -> str:
     """The union inside of a hint whose members JSON does not tell apart; the hint may itself be such a union."""
     if conversion_of(hint) == OPAQUE:
         return ""
-    hint = _with_tagged(hint)
-    for each in _members(hint) or (hint,):
+    hint = with_tagged(hint)
+    for each in members_of(hint) or (hint,):
         try:
             _prepared(each)
         except TypeError as error:
@@ -188,7 +189,7 @@ def _first_fit(union: Any) -> Converter:
     Numbers, true, false and null that are members stay what they are.
     """
     exact = _exact_types(union) - {str, list, dict}
-    members = [(each, fields_of(each), converter(each)) for each in _members(union)]
+    members = [(each, fields_of(each), converter(each)) for each in members_of(union)]
 
     def converted(value: Any) -> Any:
         if type(value) in exact:
@@ -209,14 +210,14 @@ def _exact_types(hint: Any) -> frozenset[type]:
     """The types whose values fit the hint whatever is in them."""
     if any(isinstance(each, msgspec.Meta) for each in getattr(hint, "__metadata__", ())):
         return frozenset()
-    hint = _unwrapped(hint)
-    members = _members(hint) or (hint,)
+    hint = unwrapped(hint)
+    members = members_of(hint) or (hint,)
     free = {list[Any]: list, dict[str, Any]: dict}
     return frozenset(free.get(each, each) for each in members if each in _EXACT or each in free)
 
 
 def _has_typed_dict(hint: Any) -> bool:
-    hint = _unwrapped(hint)
+    hint = unwrapped(hint)
     return typing.is_typeddict(hint) or any(map(_has_typed_dict, typing.get_args(hint)))
 
 
@@ -226,7 +227,7 @@ def result_check(hint: Any) -> Converter | None:
     Items of a list or mapping whose type JSON lacks are not looked at.
     """
     if conversion_of(hint) == CONVERTED:
-        hint = _unwrapped(hint)
+        hint = unwrapped(hint)
         origin = typing.get_origin(hint)
         hint = list if origin in _LISTS else dict if origin in _MAPPINGS else hint
     convert_ = converter(hint)
@@ -267,7 +268,7 @@ def shown(hint: Any) -> str:
     """A hint as its author writes it."""
     if isinstance(hint, type) and not hasattr(hint, "__origin__"):
         return hint.__name__
-    return _MODULES.sub("", str(_with_tagged(hint)))
+    return _MODULES.sub("", str(with_tagged(hint)))
 
 
 def failure_in(value: Any) -> str:
@@ -304,7 +305,7 @@ def is_model(kind: Any) -> bool:
 
 def key_of(hint: Any, attribute: str) -> str:
     """The key that an attribute of a value has in JSON, where it has another name there."""
-    kind = _unwrapped(hint)
+    kind = unwrapped(hint)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)).get(attribute, attribute)
     field = _model_fields(kind).get(attribute)
@@ -318,7 +319,7 @@ def _model_fields(kind: Any) -> Mapping[str, Any]:
 
 def fields_of(hint: Any) -> Mapping[str, Any] | None:
     """The fields of a type that is an object in JSON, by key, with their hints; None where they are not known."""
-    kind = _unwrapped(hint)
+    kind = unwrapped(hint)
     origin = typing.get_origin(kind)
     if origin is not None and isinstance(parameters := getattr(origin, "__parameters__", None), tuple):
         given = dict(zip(parameters, typing.get_args(kind), strict=False))
@@ -349,8 +350,8 @@ def _filled(hint: Any, given: Mapping[Any, Any]) -> Any:
 
 def part_of(hint: Any, key: str | int) -> Any:
     """The hint of a field or item of a value; Any where it is not known."""
-    hint = _unwrapped(hint)
-    if members := [each for each in _members(hint) if each is not type(None)]:
+    hint = unwrapped(hint)
+    if members := [each for each in members_of(hint) if each is not type(None)]:
         return typing.Union[tuple(part_of(each, key) for each in members)]  # noqa: UP007 - of a list
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in _MAPPINGS and len(arguments) == 2:
@@ -362,19 +363,22 @@ def part_of(hint: Any, key: str | int) -> Any:
     return item_of(hint)
 
 
-def kinds_in(hint: Any, field: str = "", seen: tuple[type, ...] = ()) -> Iterator[tuple[str, type]]:
+def kinds_in(hint: Any, field: str = "", seen: set[str] | None = None) -> Iterator[tuple[str, type]]:
     """The types in a hint, each with the field that holds it (`Order.amount`); none for what an enum or literal is."""
-    hint = _unwrapped(hint)
-    kind = typing.get_origin(hint) or hint
-    if kind is typing.Literal or kind in seen or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+    hint = unwrapped(hint)
+    kind, seen = typing.get_origin(hint) or hint, set() if seen is None else seen
+    if kind is typing.Literal or (isinstance(kind, type) and issubclass(kind, enum.Enum)):
         return
     for each in typing.get_args(hint):
         yield from kinds_in(each, field, seen)
     if isinstance(kind, type):
         yield field, kind
+        if (key := f"{id(kind)} {hint}") in seen or len(seen) > CLASSES_MAX:
+            return
+        seen.add(key)  # Classes may refer to one another in many ways.
         has_hints = hasattr(kind, "_fields") or hasattr(kind, "__attrs_attrs__")
         for name, each in ((hints_of_class(kind) if has_hints else fields_of(hint)) or {}).items():
-            yield from kinds_in(each, f"{shown(hint)}.{name}", (*seen, kind))
+            yield from kinds_in(each, f"{shown(hint)}.{name}", seen)
 
 
 def varied_in(hint: Any) -> type | None:
@@ -418,7 +422,7 @@ def hints_of_class(kind: type) -> dict[str, Any]:
         return dict.fromkeys(getattr(kind, "__annotations__", {}), Any)
 
 
-def _unwrapped(hint: Any) -> Any:
+def unwrapped(hint: Any) -> Any:
     """The hint without `Annotated`, `NewType` and names of types."""
     while True:
         if typing.get_origin(hint) is typing.Annotated:
@@ -435,7 +439,7 @@ def conversion_of(hint: Any, seen: tuple[Any, ...] = ()) -> int:
     """Whether values of the hint's type are plain JSON, can be made of JSON, or neither."""
     if any(isinstance(each, msgspec.Meta) for each in getattr(hint, "__metadata__", ())):
         return CONVERTED
-    hint = _unwrapped(hint)
+    hint = unwrapped(hint)
     if any(hint is each for each in (*_SCALARS, *_LISTS, *_MAPPINGS)) or isinstance(hint, TypeVar):
         return PLAIN
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -462,7 +466,7 @@ def conversion_of(hint: Any, seen: tuple[Any, ...] = ()) -> int:
 
 def json_kinds(hint: Any) -> frozenset[str] | None:
     """The JSON types that values of the hint's type have; None where any is possible."""
-    hint = _unwrapped(hint)
+    hint = unwrapped(hint)
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         kinds = [json_kinds(each) for each in typing.get_args(hint)]
@@ -483,118 +487,12 @@ def json_kinds(hint: Any) -> frozenset[str] | None:
 
 
 def is_tuple(hint: Any) -> bool:
-    kind = typing.get_origin(_unwrapped(hint)) or _unwrapped(hint)
+    kind = typing.get_origin(unwrapped(hint)) or unwrapped(hint)
     return isinstance(kind, type) and issubclass(kind, tuple)
 
 
 def item_of(hint: Any) -> Any:
     """The hint of the items of a list; Any where it is not known."""
-    arguments = typing.get_args(hint := _unwrapped(hint))
+    arguments = typing.get_args(hint := unwrapped(hint))
     of_one = typing.get_origin(hint) in (*_LISTS, *_OTHER_ARRAYS) and len({*map(str, arguments)} - {"Ellipsis"}) == 1
     return arguments[0] if of_one else Any
-
-
-def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """JSON Schemas of types, and the definitions that they share; a type that has none gets one that allows all.
-
-    Dataclasses and structs have no other keys than their fields; models and typed dictionaries say so themselves.
-    """
-    models: dict[str, Any] = {}
-    hook, hints = partial(_schema, models), [_with_tagged(each, dates=True) for each in hints]
-    try:
-        schemas, shared = msgspec.json.schema_components(hints, schema_hook=hook, ref_template="#/$defs/{name}")
-    except (TypeError, NotImplementedError, NameError):
-        if len(hints) == 1:
-            members, shared = schemas_of(_members(hints[0])) if _members(hints[0]) else ([], {})
-            return [{"anyOf": members} if members else {}], shared
-        found = [schemas_of([hint]) for hint in hints]
-        return [schemas[0] for schemas, _ in found], {name: each for _, more in found for name, each in more.items()}
-    extended: set[str] = set()
-    for hint in hints:
-        _add_typed_dicts(hint, extended, set())
-    closed = {
-        name: each
-        if each.get("title") in extended or "properties" not in each
-        else {"additionalProperties": False, **each}
-        for name, each in shared.items()
-    }
-    return list(schemas), {**models, **closed}
-
-
-def _add_typed_dicts(hint: Any, found: set[str], seen: set[int]) -> None:
-    """Add the names of all typed dictionaries in a hint."""
-    hint = _unwrapped(hint)
-    if id(hint) in seen:
-        return
-    seen.add(id(hint))
-    if typing.is_typeddict(hint):
-        found.add(hint.__name__)
-    for each in (*typing.get_args(hint), *(fields_of(hint) or {}).values()):
-        _add_typed_dicts(each, found, seen)
-
-
-def parameters_schema(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of an object with the arguments of a function, by their type hints and defaults."""
-    schemas, shared = schemas_of([hints.get(each.name, Any) for each in parameters])
-    properties: dict[str, Any] = {}
-    for each, schema in zip(parameters, schemas, strict=True):
-        properties[each.name] = schema
-        if each.default is not each.empty:
-            # By way of text, so that tuples are lists.
-            default = msgspec.json.decode(msgspec.json.encode(to_json(each.default)))
-            properties[each.name] = {**schema, "default": default}
-    required = [each.name for each in parameters if each.default is each.empty]
-    return {
-        "type": "object",
-        "properties": properties,
-        **({"required": required} if required else {}),
-        "additionalProperties": False,
-        **({"$defs": shared} if shared else {}),
-    }
-
-
-def _schema(models: dict[str, Any], kind: type) -> dict[str, Any]:
-    """The schema of a foreign type; what the schema of a model refers to is added to `models`."""
-    if not is_model(kind):
-        return {"type": "string"} if issubclass(kind, PurePath) else {}
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", kind.__name__)  # Of a generic model it has brackets, which no reference may.
-    try:
-        given = {"ref_template": f"#/$defs/{name}.{{model}}", "schema_generator": _schema_generator()}
-        schema: dict[str, Any] = kind.model_json_schema(**given)  # type: ignore[attr-defined]
-    except Exception:  # It has fields of types that Pydantic has no schema for.
-        return {"type": "object", "title": kind.__name__}
-    schema = _without_zones(schema)
-    models |= {f"{name}.{inner}": each for inner, each in schema.pop("$defs", {}).items()}
-    return schema
-
-
-@cache
-def _schema_generator() -> Any:
-    """Pydantic's, which also checks decimals in strings, and takes datetimes without a zone, as its models do."""
-
-    class Generator(importlib.import_module("pydantic.json_schema").GenerateJsonSchema):  # type: ignore[misc]
-        def decimal_schema(self, schema: Any) -> Any:
-            found = super().decimal_schema(schema)
-            names = {"ge": "formatMinimum", "le": "formatMaximum"}
-            names |= {"gt": "formatExclusiveMinimum", "lt": "formatExclusiveMaximum"}
-            bounds = {words: str(schema[name]) for name, words in names.items() if name in schema}
-            texts = [each for each in found.get("anyOf", [found]) if each.get("type") == "string"]
-            for each in texts:
-                each |= {"format": "decimal", **bounds}
-            return found
-
-        def datetime_schema(self, schema: Any) -> Any:
-            pattern = rf"^{_DAY}([Tt _]{_HOUR}(:[0-5]\d(\.\d+)?)?{_ZONE})?$"
-            return {"type": "string", "pattern": pattern, "description": _TAKES}
-
-    return Generator
-
-
-def _without_zones(schema: Any) -> Any:
-    """A schema of Pydantic that allows times without a zone, as its models do."""
-    if isinstance(schema, list):
-        return [_without_zones(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    is_time = schema.get("type") == "string" and schema.get("format") in ("date-time", "time")
-    return {key: _without_zones(each) for key, each in schema.items() if not (is_time and key == "format")}

@@ -32,7 +32,9 @@ from tidemill.handlers.python.conversion import (
     json_kinds,
     result_check,
     schemas_of,
+    secret_in,
     to_json,
+    varied_in,
 )
 
 
@@ -366,9 +368,18 @@ class Payment(pydantic.BaseModel):
     at: datetime | None = None
 
 
+@dataclass
+class Meeting:
+    at: datetime
+    name: str = ""
+    until: datetime | None = None
+
+
 @pytest.mark.parametrize(
     ("hint", "good", "bad"),
     [
+        (Meeting, [{"at": "2030-01-31T10:00:00", "name": "x"}], [{"at": "banana"}, {"at": "2030-01-31"}]),
+        (list[Meeting], [[{"at": "2030-01-31T10:00:00Z"}]], [[{"at": "2030-01-31T10:00:00Z", "until": "banana"}]]),
         (datetime, ["2030-01-31T10:00:00", "2030-01-31 10:00:00.5+02:00"], ["banana", "2030-13-01T10:00:00Z", 3]),
         (list[datetime] | None, [None, ["2030-01-31T10:00:00Z"]], [["banana"]]),
         (Decimal, ["2.20"], ["banana"]),
@@ -396,6 +407,14 @@ def test_the_schema_of_a_generic_model() -> None:
     (schema, _), shared = schemas_of([Page[Cat], list[Page[Dog]]])
     compiled = compile_schema({**schema, "$defs": shared})
     assert compiled.accepts({"items": [{"kind": "cat"}]}) and not compiled.accepts({"items": [{"kind": "dog"}]})
+
+
+def test_classes_that_refer_to_one_another_in_many_ways_are_looked_at_once() -> None:
+    previous: Any = Decimal
+    for number in range(40):
+        previous = pydantic.create_model(f"Knot{number}", one=(previous, ...), two=(list[previous], ...), n=(int, ...))
+    assert varied_in(previous) is Decimal
+    assert not secret_in(previous)
 
 
 def test_a_datetime_is_no_date() -> None:
