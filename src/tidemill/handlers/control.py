@@ -15,7 +15,6 @@ from tidemill.expressions.sandbox.tasks import find_all
 from tidemill.expressions.schema import check_schema, compile_schema, holds_wildcard
 from tidemill.expressions.scope import is_template
 from tidemill.handlers.contract import ApprovalRequest, ChildRun, Done, Fail, Handler, HandlerOutcome, NodeContext, Wait
-from tidemill.kernel.compile.compiler import check_defaults
 from tidemill.kernel.model import ConfigProblem, NodeType
 
 # Input and output.
@@ -201,6 +200,9 @@ def _check_approval(config: Any) -> Iterator[ConfigProblem]:
         yield ConfigProblem("/on_timeout", "the approval has no time-out, so this never happens", hint)
     form = config.get("form")
     if form is not None and not holds_wildcard(form, is_template) and not check_schema(form):
+        # Imported here: only documents that are compiled have forms to check.
+        from tidemill.kernel.compile.compiler import check_defaults
+
         for problem in check_defaults(form, "/form"):
             hint = "who leaves this field out would be refused: write a default that the schema allows"
             yield ConfigProblem(problem.path, problem.message, hint, problem.code)

@@ -1,7 +1,7 @@
 """JSON Schemas of Python types, by the type hints of functions.
 
-Dataclasses and structs are described by msgspec, Pydantic models by themselves. A schema accepts what `conversion` makes
-a value of: datetimes with or without a zone, decimals in strings within the bounds of their field.
+Dataclasses and structs are described by msgspec, Pydantic models by themselves. A schema accepts what `conversion`
+makes a value of: datetimes with or without a zone, decimals in strings within the bounds of their field.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tidemill.handlers.python.conversion import (
     HOUR,
     ZONE,
     fields_of,
+    is_model,
     kinds_in,
     members_of,
     to_json,

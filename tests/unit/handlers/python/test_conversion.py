@@ -31,11 +31,11 @@ from tidemill.handlers.python.conversion import (
     hints_of,
     json_kinds,
     result_check,
-    schemas_of,
     secret_in,
     to_json,
     varied_in,
 )
+from tidemill.handlers.python.hint_schemas import schemas_of
 
 
 class Colour(enum.Enum):
