@@ -193,6 +193,24 @@ def test_an_interrupt_cancels_a_run_that_nobody_could_carry_on(folder: Path) -> 
     assert seconds < 30
 
 
+def test_without_a_terminal_printed_lines_are_whole_and_name_their_node(folder: Path) -> None:
+    (folder / "many_lines.py").write_text(
+        "def talk(name):\n    for at in range(300):\n        print('working on', name, at)\n    print('end', end='')\n"
+    )
+    file = document(
+        folder,
+        """
+        - {id: one, type: python, config: {function: "many_lines:talk", args: {name: a}}}
+        - {id: two, type: python, config: {function: "many_lines:talk", args: {name: b}}}
+        """,
+    )
+    lines = process("run", file).out.splitlines()
+    for node, name in (("one", "a"), ("two", "b")):
+        expected = [f"[{node}] working on {name} {at}" for at in range(300)] + [f"[{node}] end"]
+        assert [line for line in lines if line.startswith(f"[{node}]")] == expected
+    assert any(line.startswith("✓ two") for line in lines)
+
+
 def test_an_interrupt_still_prints_the_object(folder: Path) -> None:
     code, out, err, _ = interrupt(("--json", "--store", "memory://"), folder)
     assert (code, err) == (main.INTERRUPTED, "")

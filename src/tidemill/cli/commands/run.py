@@ -395,7 +395,9 @@ def run(options: RunOptions) -> int:
 def _whole_lines() -> Iterator[TextIO]:
     """What functions print and the lines about the run do not share a line; a reader that is gone stops nothing."""
     capture = OutputCapture()
-    capture.install(lines=True)
+    # Beside the live display of a terminal nothing is mixed.
+    drawn = supports_unicode() and not in_background(sys.stdout)
+    capture.install(lines=True, marks=None if drawn else lambda label: label.partition(" ")[2])
     try:
         yield sys.stdout
     finally:
