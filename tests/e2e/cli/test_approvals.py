@@ -48,6 +48,8 @@ def test_a_field_that_is_left_out_gets_its_default(cli_store: CliStore) -> None:
     run_id = cli_store.start({"name": "patient", "nodes": nodes})
     cli_store.until(run_id, lambda view: view.nodes["ask"]["status"] == "WAITING")
     assert cli_store.fine("approvals", "show", run_id, "ask").endswith("ask approve --form window=VALUE\n")
+    refused = cli_store("approvals", "decide", run_id, "ask", "approve", "--as", "ada", "-f", "window=12345")
+    assert """to pass a text: --form 'window="12345"'""" in refused.err
     cli_store.fine("approvals", "decide", run_id, "ask", "approve", "--as", "ada", "-f", "window=day")
     assert cli_store.json("approvals", "show", run_id, "ask")["votes"][0]["form"] == {"window": "day", "count": 7}
 
