@@ -238,6 +238,21 @@ def test_a_failed_run_does_not_wait_for_a_function_that_goes_on(folder: Path) ->
     assert time.monotonic() - began < 40
 
 
+def test_a_key_means_one_run(folder: Path) -> None:
+    nodes = """
+        - {id: loud, type: python, config: {function: "my_steps:loud", args: {word: "{{ inputs.word }}"}}}
+        """
+    file = document(folder, nodes, top="inputs: {type: object, properties: {word: {type: string}, n: {default: 1}}}\n")
+    first, again = (process("run", file, "--key", "monday", "-i", "word=hi") for _ in range(2))
+    assert first.code == again.code == main.OK
+    assert "flow@1  run monday" in first.out and "[loud] print: hi" in first.out
+    assert "flow@1  run monday" in again.out and "✓ loud" in again.out and "print: hi" not in again.out
+    other = process("run", file, "--key", "monday", "-i", "word=ho", "--json")
+    assert (other.code, other.json["problems"][0]["code"]) == (main.REFUSED, "key_reused")
+    both = process("run", file, "--key", "monday", "--resume", "monday")
+    assert both.code == main.REFUSED and "drop one of them" in both.err
+
+
 def test_a_run_is_kept_and_can_be_carried_on(tmp_path: Path) -> None:
     """Killed in the middle of a step, a run goes on where it was; another run in the same folder leaves it alone."""
     (tmp_path / "steps.py").write_text(

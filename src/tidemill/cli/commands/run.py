@@ -230,6 +230,8 @@ class RunOptions:
     as_json: bool
     quiet: bool
     labels: tuple[str, ...] = ()
+    key: str | None = None
+    """The id of the run, of the caller's choice."""
     resume: str | None = None
     """A run that was started earlier and is resumed now."""
     stream: str | None = None
@@ -263,6 +265,8 @@ def run(options: RunOptions) -> int:
         if options.stream is not None and (options.as_json or options.quiet):
             message = "--stream prints parts as they arrive; --json and --quiet print only the result"
             raise rejected("option_invalid", message, hint="drop one of them")
+        if options.resume and options.key:
+            raise rejected("option_invalid", "--key names a new run, --resume an earlier one", hint="drop one of them")
         if options.resume:
             options = replace(options, resume=StoreSession(options.store).run_id(options.resume))
         source, inputs = read_source(options.file), read_inputs(options.given)
@@ -331,7 +335,7 @@ def _run(
 
     With a server, its workers do the work.
     """
-    run_id, labels = options.resume or RealAmbient().new_id(), read_pairs("--label", options.labels)
+    run_id, labels = options.resume or options.key or RealAmbient().new_id(), read_pairs("--label", options.labels)
     app = load_apps(options.apps)
     if remote := is_server(options.store):
         mill = client.connect(options.store)
@@ -340,6 +344,8 @@ def _run(
             options.store, only=run_id, functions=app.functions, handlers=app.handlers, settings=settings
         )
     try:
+        if options.key and not remote and _was_started(mill, options.key, inputs):
+            options = replace(options, resume=options.key)
         reference, news = (_resumed(mill, options, source), "") if options.resume else _published(mill, options, source)
         workflow = mill.workflow(reference)
         board = RunProgress(workflow, reference=reference)
@@ -388,7 +394,7 @@ def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
         message = f"run {view.run_id} belongs to workflow {view.workflow}, but {options.file} describes {name}"
         raise rejected("run_of_another_workflow", message, hint="pass the file that the run was started with")
     session = StoreSession(options.store)
-    if options.given:
+    if options.given and not options.key:
         given = [part for each in options.given for part in ("-i", each)]
         hint = f"fork the run to change its inputs: {session.command('runs', 'fork', view.run_id, *given)}"
         raise rejected("option_invalid", "--resume keeps the run's inputs", path="--input", hint=hint)
@@ -402,6 +408,20 @@ def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
         said = f"! this run follows {follows}, which differs from {file}; to use the file: {session.command(*words)}"
         print(sanitize(said), file=sys.stderr, flush=True)
     return reference
+
+
+def _was_started(mill: Tidemill, key: str, inputs: Mapping[str, Any]) -> bool:
+    """Whether there is a run of this key with these inputs; a server compares them by itself."""
+    try:
+        known = mill.show(key).inputs
+    except Rejected as refusal:
+        if refusal.code != "run_unknown":
+            raise
+        return False
+    if isinstance(known, dict) and {**known, **inputs} != known:
+        hint = "use a new key for a new run; --resume follows this one"
+        raise rejected("key_reused", f"run {key} was started with other inputs", path="--key", hint=hint)
+    return True
 
 
 def _has_changed(mill: Tidemill, run_id: str, source: Source) -> bool:
