@@ -150,7 +150,9 @@ def test_inputs_are_json_where_they_parse_as_json(inside: InProcessCli, folder: 
     }
 
 
-def interrupt(arguments: tuple[str, ...], folder: Path) -> tuple[int, str, str, float]:
+def interrupt(
+    arguments: tuple[str, ...], folder: Path, number: signal.Signals = signal.SIGINT
+) -> tuple[int, str, str, float]:
     """Start a run that hangs in a thread nothing can stop, interrupt it, and see how long it takes to end."""
     marker = folder / "marker"
     marker.unlink(missing_ok=True)
@@ -166,15 +168,16 @@ def interrupt(arguments: tuple[str, ...], folder: Path) -> tuple[int, str, str, 
     with running("run", file, *arguments, text=True, **pipes) as child:
         eventually(marker.exists, "the function was not called")
         time.sleep(0.2)
-        child.send_signal(signal.SIGINT)
+        child.send_signal(number)
         began = time.monotonic()
         out, err = child.communicate()
         return child.returncode, out, err, time.monotonic() - began
 
 
-def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(folder: Path) -> None:
-    code, out, err, seconds = interrupt((), folder)
-    assert (code, seconds < 30) == (main.INTERRUPTED, True)
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, main.INTERRUPTED), (signal.SIGTERM, main.TERMINATED)])
+def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(folder: Path, number: signal.Signals, expected: int) -> None:
+    code, out, err, seconds = interrupt((), folder, number)
+    assert (code, seconds < 30) == (expected, True)
     run_id = out.split()[2]
     assert f"→ detached: run {run_id} is not cancelled" in err
     assert f"→ cancel it: tidemill runs cancel {run_id}\n" in err

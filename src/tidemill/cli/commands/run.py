@@ -165,11 +165,11 @@ class Prompter:
             how = SIGNAL_UNREACHABLE if self._session.is_private_store else command
             self._watcher.say(f"◷ {where(event)} waits for the signal {event['name']} · {how}")
 
-    def on_interrupt(self, run_id: str) -> Interrupted:
-        """What an interrupt means: the person chooses; without a terminal the run is detached."""
+    def on_interrupt(self, run_id: str, *, asks: bool) -> Interrupted:
+        """What an interrupt means: the person chooses; without a terminal, or if told to end, the run is detached."""
         if self._session.is_private_store:
             return "cancel"
-        if not self._talks:
+        if not asks or not self._talks:
             return "detach"
         question = f"\n  run {run_id}: [d]etach and leave it running, [c]ancel it, or keep [w]atching? "
         try:
@@ -283,7 +283,7 @@ def run(options: RunOptions) -> int:
         print_json(view.to_dict())
     if board.detached:
         _print_detached(options, board.run_id)
-        return main.INTERRUPTED
+        return _interrupted(board)
     if options.stream is not None:
         print_trouble(view, board)
     elif options.quiet:
@@ -293,7 +293,11 @@ def run(options: RunOptions) -> int:
         print_end(view, board, why=StoreSession(options.store).command("why", view.run_id) if kept else "")
     if view.status == "COMPLETED":
         return main.OK
-    return main.INTERRUPTED if board.interrupted and view.status == "CANCELLED" else main.FAILED
+    return _interrupted(board) if board.interrupted and view.status == "CANCELLED" else main.FAILED
+
+
+def _interrupted(board: RunProgress) -> int:
+    return main.TERMINATED if board.terminated else main.INTERRUPTED
 
 
 @contextmanager
@@ -482,7 +486,7 @@ def _watch(
 ) -> None:
     """Follow the run; an interrupt may cancel it, and what follows from that is watched too."""
     answer: Interrupted = "watch"
-    with watcher:
+    with main.terminable(), watcher:
         if news:
             watcher.say(news, DIM)
         while answer != "detach":
@@ -497,8 +501,9 @@ def _watch(
                     watcher.see(event)
                     prompter.see(board.run_id, event)
                 return
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as interrupt:
                 events = None
-                answer = prompter.on_interrupt(board.run_id)
+                board.terminated = isinstance(interrupt, main.Terminated)
+                answer = prompter.on_interrupt(board.run_id, asks=not board.terminated)
                 board.interrupted = board.interrupted or answer != "watch"
         board.detached = True
