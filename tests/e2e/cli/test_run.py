@@ -326,7 +326,11 @@ def test_a_changed_document_is_applied_to_the_run_that_it_corrects(
     # It begins at the retry: the old failure is not told again.
     assert "✓ completed before the retry: a\n" in resumed.out
     assert "✗" not in resumed.out
+    # The file as it was before the patch is no news.
     flow.write_text(FAILING)
+    before = inside("run", "g.yaml", "--resume", "@last")
+    assert before.err == "" and before.out.startswith("gg@1+1  run ")
+    flow.write_text(MENDED.replace("config: 7", "config: 8"))
     assert inside("run", "g.yaml", "--resume", "@last").err.endswith(
         "follows gg@1+1, which differs from g.yaml; to use the file: tidemill run g.yaml\n"
     )

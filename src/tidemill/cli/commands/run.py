@@ -31,7 +31,7 @@ from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
 from tidemill.cli.render.lists import asked_of, decide_command, may_decide, print_decision
 from tidemill.cli.render.progress import Lines, QuietWatcher
-from tidemill.cli.render.runs import print_end, print_quietly, print_trouble
+from tidemill.cli.render.runs import print_end, print_quietly, print_trouble, reference
 from tidemill.cli.render.tables import names, print_facts, report_refusal
 from tidemill.cli.render.terminal import (
     BOLD,
@@ -350,9 +350,13 @@ def _run(
     try:
         if options.key and not remote and _was_started(mill, options.key, inputs):
             options = replace(options, resume=options.key)
-        reference, news = (_resumed(mill, options, source), "") if options.resume else _published(mill, options, source)
-        workflow = mill.workflow(reference)
-        board = RunProgress(workflow, reference=reference)
+        revision, news = 0, ""
+        if options.resume:
+            version, revision = _resumed(mill, options, source)
+        else:
+            version, news = _published(mill, options, source)
+        workflow = mill.workflow(version)
+        board = RunProgress(workflow, reference=f"{version}+{revision}" if revision else version)
         if not options.as_json:
             print_warnings(undeclared(workflow.inputs, inputs), sys.stderr)
         watcher = _watcher(options, board, out)
@@ -362,11 +366,11 @@ def _run(
         # With --json and --quiet only the end is shown, so parts and progress are not followed.
         live, events = not (options.as_json or options.quiet), None
         if remote and not options.resume:
-            board.run_id = mill.start(reference, inputs, key=run_id, labels=labels)
+            board.run_id = mill.start(version, inputs, key=run_id, labels=labels)
         elif not options.resume:
             # It is followed before it starts: no part of a result is missed.
             events = mill.follow(run_id, live=live, awaited=True)
-            mill.start(reference, inputs, key=run_id, labels=labels, submitted_by=options.actor)
+            mill.start(version, inputs, key=run_id, labels=labels, submitted_by=options.actor)
         prompter = Prompter(mill, options, watcher, workflow)
         if options.resume:
             news = _catch_up(mill, board, watcher)
@@ -383,13 +387,13 @@ def _published(mill: Tidemill, options: RunOptions, source: Source) -> tuple[str
         published = mill.publish(source.published, author=options.actor)
     if not options.silent:
         print_warnings(published.warnings, sys.stderr)
-    reference, is_kept = f"{published.name}@{published.version}", not StoreSession(options.store).is_private_store
+    version, is_kept = f"{published.name}@{published.version}", not StoreSession(options.store).is_private_store
     replaces = ", now latest" if published.version > 1 else ""
-    return reference, f"published as {reference}{replaces}" if published.created and is_kept else ""
+    return version, f"published as {version}{replaces}" if published.created and is_kept else ""
 
 
-def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
-    """The version that a run was started with, if it is a run of this document's workflow."""
+def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> tuple[str, int]:
+    """The version that a run was started with, if it is a run of this document's workflow, and its own revision."""
     if source.workflow is not None and not is_server(options.store):
         mill.register(source.workflow)
     view = mill.show(options.resume or "")
@@ -402,16 +406,15 @@ def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
         given = [part for each in options.given for part in ("-i", each)]
         hint = f"fork the run to change its inputs: {session.command('runs', 'fork', view.run_id, *given)}"
         raise rejected("option_invalid", "--resume keeps the run's inputs", path="--input", hint=hint)
-    reference = f"{view.workflow}@{view.version}"
-    if not options.silent and _has_changed(mill, view.run_id, source):
+    if not options.silent and _has_changed(mill, view, source):
         file, code = _named(options)
         words = ("runs", "patch", view.run_id, file, *code, "--retry")
         if view.status == "COMPLETED":
             words = ("run", file, *code)
-        follows = reference + (f"+{view.revision}" if view.revision else "")
+        follows = reference(view.workflow, view.version, view.revision)
         said = f"! this run follows {follows}, which differs from {file}; to use the file: {session.command(*words)}"
         print(sanitize(said), file=sys.stderr, flush=True)
-    return reference
+    return reference(view.workflow, view.version, None), view.revision
 
 
 def _was_started(mill: Tidemill, key: str, inputs: Mapping[str, Any]) -> bool:
@@ -428,13 +431,19 @@ def _was_started(mill: Tidemill, key: str, inputs: Mapping[str, Any]) -> bool:
     return True
 
 
-def _has_changed(mill: Tidemill, run_id: str, source: Source) -> bool:
-    """Whether a file holds a different document from that of a run, ignoring versions of node types."""
+def _has_changed(mill: Tidemill, view: RunView, source: Source) -> bool:
+    """Whether a file holds another document than that of a run, ignoring versions of node types.
+
+    A run that was patched on purpose differs from its file, which may still hold what the run was started with.
+    """
     from tidemill.engine.services.patches import unpinned
     from tidemill.kernel.document.reader import normalise
 
-    found, (wanted, problems) = mill.document(run_id), normalise(source.document)
-    return bool(problems) or unpinned(found.document, wanted) != wanted
+    wanted, problems = normalise(source.document)
+    known = [mill.document(view.run_id).document]
+    if view.revision:
+        known.append(mill.workflow_document(reference(view.workflow, view.version, None)))
+    return bool(problems) or all(unpinned(each, wanted) != wanted for each in known)
 
 
 def _idle_report(
