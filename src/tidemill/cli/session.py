@@ -137,7 +137,7 @@ class StoreSession:
         return main.REFUSED
 
     def _placed(self, problem: Problem) -> Problem:
-        """A problem that something was not found, with where: nobody has named the default store."""
+        """Say where a missing run was looked for, if it is the default store."""
         if self.is_private_store and problem.code in _NOT_FOUND:
             return msgspec.structs.replace(problem, hint=ALONE)
         if self.store == DEFAULT_STORE and problem.code == "run_unknown":

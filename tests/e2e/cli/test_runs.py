@@ -296,6 +296,8 @@ def test_children_are_counted_beside_their_parents_and_ended_runs_have_a_duratio
     assert len([line for line in cli_store.fine("runs", "list", "--children").splitlines() if "COMPLETED" in line]) == 4
     assert len(cli_store.fine("runs", "list", "--workflow", "kid").splitlines()) == 4, "they are asked for"
     assert len(cli_store.fine("runs", "list", "--term", f"parent:{run_id}").splitlines()) == 4
+    assert len(cli_store.fine("runs", "list", f"parent:{run_id[:30]}").splitlines()) == 4
+    assert cli_store("runs", "count", "parent:nobody").err.startswith("✗ there is no run nobody [run_unknown]")
 
 
 def test_what_counts_and_bulk_actions_are_about_is_what_the_list_shows(cli_store: CliStore) -> None:
