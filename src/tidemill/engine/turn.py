@@ -502,8 +502,8 @@ class TurnLoop:
         """The run's index rows, where they change.
 
         The row is written when the run's terms change, when nothing is in flight but a retry that is not due, after
-        that, or when it has not been written for a while. In between, the row of a busy run may lag behind its log; its `events` says by how much, and the
-        reconciler updates it if no commit follows.
+        that, or when it has not been written for a while. In between, the row of a busy run may lag behind its log;
+        its `events` says by how much, and the reconciler updates it if no commit follows.
         """
         before, after = entry.state, decision.after
         others = committed_references(stream, decision.events, records)
