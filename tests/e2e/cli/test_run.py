@@ -336,6 +336,19 @@ def test_a_changed_document_is_applied_to_the_run_that_it_corrects(
     )
 
 
+def test_a_failure_that_a_retry_repeats_names_the_patch(
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.yaml").write_text('name: t\nnodes:\n  - {id: a, type: value, config: "{{ inputs.x }}"}\n')
+    failed = inside("run", "t.yaml")
+    (row,) = inside("runs", "list", "--json").json["runs"]
+    said = "→ correct the document, then patch the run, because a retry alone fails again: tidemill runs patch"
+    assert failed.code == main.FAILED and f"{said} {row['run_id']} t.yaml --retry\n" in failed.out
+    (tmp_path / "t.yaml").write_text(FAILING)
+    assert "runs patch" not in inside("run", "t.yaml").out
+
+
 def test_a_whole_document_with_a_mistake_is_refused_with_its_place(
     inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

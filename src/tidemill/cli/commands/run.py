@@ -290,7 +290,9 @@ def run(options: RunOptions) -> int:
         print_quietly(view, board)
     elif not options.as_json:
         kept = options.store.partition(":")[0] != "memory"
-        print_end(view, board, why=StoreSession(options.store).command("why", view.run_id) if kept else "")
+        session, (file, code) = StoreSession(options.store), _named(options)
+        patch = session.command("runs", "patch", view.run_id, file, *code, "--retry") if kept else ""
+        print_end(view, board, session.command("why", view.run_id) if kept else "", patch)
     if view.status == "COMPLETED":
         return main.OK
     return _interrupted(board) if board.interrupted and view.status == "CANCELLED" else main.FAILED
