@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from typing import IO, Any
 
 import msgspec
@@ -57,7 +58,9 @@ from tidemill.engine.services.dead_letters import Reprocessed
 from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import PatchOutcome
 from tidemill.engine.views import RunView
+from tidemill.errors import offered, rejected
 from tidemill.kernel.decide.waits import CHILD_FAILED
+from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.ended import IN_THE_DOCUMENT
 from tidemill.pictures.history import VisitTimes
 
@@ -381,6 +384,46 @@ def _print_nodes(view: RunView, whys: Mapping[str, str], took: Mapping[str, int]
     print_table(heads, lines[:NODES_SHOWN_MAX])
     if len(lines) > NODES_SHOWN_MAX:
         print_hint(f"and {len(lines) - NODES_SHOWN_MAX:,} more nodes; --json shows them all")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedItems:
+    """The items of the latest visit of a map that failed for good, each with its error."""
+
+    node: str
+    failed: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(cls, node: str, view: RunView, events: Iterable[Mapping[str, Any]]) -> FailedItems:
+        """Find them among the events of a run; an item that completed after a retry is none of them."""
+        if node not in view.nodes:
+            raise rejected("node_unknown", f"the run has no node {node}", hint=offered(node, view.nodes))
+        visit, found = view.nodes[node]["visits"], dict[int, Mapping[str, Any]]()
+        for event in events:
+            if event.get("node") != node or event.get("visit") != visit or event.get("index", NOT_AN_ITEM) < 0:
+                continue
+            if event["type"] == "NodeFailed" and event.get("retry_at_ms") is None:
+                found[event["index"]] = event
+            elif event["type"] in ("NodeStarted", "NodeCompleted", "NodeOverridden"):
+                found.pop(event["index"], None)
+        return cls(node, tuple(found[index] for index in sorted(found)))
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = [{name: event[name] for name in ("index", "attempt", "error")} for event in self.failed]
+        return {"node": self.node, "failed": rows}
+
+
+def print_failed_items(found: FailedItems) -> None:
+    """Print each item with its attempts and its error."""
+    if not found.failed:
+        print(f"no item of {sanitize(found.node)} has failed")
+        return
+    heads = (
+        Column("ITEM", itemgetter("index"), number=True),
+        Column("ATTEMPTS", itemgetter("attempt"), number=True),
+        Column("ERROR", lambda event: error_words(event["error"]), gives=True),
+    )
+    print_rows(heads, found.failed)
 
 
 def tolerated_failures(view: RunView) -> dict[str, int]:
