@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
-from fastapi.routing import APIRoute
+from tidemill.errors import rejected
 
-from tidemill.api.auth import Access, Declared, Router
+try:
+    from fastapi import APIRouter, FastAPI
+    from fastapi.routing import APIRoute
+
+    from tidemill.api.auth import Access, Declared, Router
+except ModuleNotFoundError as error:
+    message = f"the server needs {error.name}, which is not installed"
+    raise rejected("extra_missing", message, hint='pip install "tidemill[server]"') from None
+
 from tidemill.api.problems import MEDIA_TYPE, add_problem_handlers
 from tidemill.api.protection import LoadGuard, Protection
 from tidemill.api.routes import access as access_routes

@@ -225,6 +225,9 @@ def render_command(template: str, scope: str, given: Sequence[str], as_json: boo
 @options.as_json
 @options.flag("--quiet", "-q", about="Print only the outputs.")
 @options.labels
+@options.option(
+    "--key", metavar="ID", about="The run's id. Repeating the command with the same key follows the same run."
+)
 @options.option("--resume", metavar="RUN", about="Resume a run: its id, a unique prefix of it, or @last.")
 @options.option("--stream", metavar="NODE", about="Print this node's result part by part as it streams.")
 def run_command(**given: Any) -> int:

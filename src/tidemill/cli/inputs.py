@@ -2,7 +2,8 @@
 
 Every fault of a file is a refusal with a code and a hint, and no more is read than a document may have, whatever size
 the file claims. Bytes are never written to a terminal by accident. `--set /nodes/fetch/config/url=VALUE` becomes an
-`add` or a `replace`, depending on the document that the patch is for; the engine judges the patch itself.
+`add` or a `replace`, depending on the document that the patch is for; the engine judges the patch itself. Text that is
+typed is read by lines without blocking, so that an interrupt, or an answer from elsewhere, is noticed at once.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+import select
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from tidemill.cli.render.terminal import in_background, one_line, print_refusal, sanitize
 from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.expressions.errors import pointer
 from tidemill.kernel.document.reader import BYTES_MAX, format_of, read_document, read_json, read_yaml, with_places
@@ -421,3 +426,122 @@ def asks_for_children(query: Iterable[str]) -> bool:
 def without_children(query: Iterable[str], words: tuple[str, ...], children: bool) -> tuple[str, ...]:
     """The words of a query without child runs, unless they are asked for."""
     return words if children or asks_for_children(query) else (*words, "top")
+
+
+# What is typed at a terminal
+
+POLL_SECONDS = 0.5
+LINE_BYTES_MAX = 65_536
+
+
+class QuestionOver(Exception):
+    """The question is settled, or standard input has ended."""
+
+
+class Typed:
+    """Reads lines from the terminal; `wanted` is polled while it waits."""
+
+    def __init__(self, wanted: Callable[[], bool]) -> None:
+        self._wanted = wanted
+        self._kept = b""
+
+    def line(self, question: str) -> str:
+        """Ask, and wait for a line. Raises QuestionOver when it is no longer wanted, or will not come."""
+        sys.stdout.write(question)
+        sys.stdout.flush()
+        while b"\n" not in self._kept:
+            some = self._read()
+            over = not self._wanted() if some is None else not some or len(self._kept) > LINE_BYTES_MAX
+            if over:
+                print()
+                raise QuestionOver
+            self._kept += some or b""
+        first, _, self._kept = self._kept.partition(b"\n")
+        return first.decode(errors="replace").strip()
+
+    def _read(self) -> bytes | None:
+        """What was typed; None when nothing was for a while, empty when nothing will be.
+
+        A process that reads in the background is stopped, and its runs with it, unless it blocks the signal: then it
+        gets the same error as from a terminal that is gone. What is typed meanwhile is for others.
+        """
+        if not select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
+            return None
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN})
+        try:
+            return os.read(sys.stdin.fileno(), LINE_BYTES_MAX)
+        except OSError:
+            if not in_background(sys.stdin):
+                return b""
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        time.sleep(POLL_SECONDS)
+        return None
+
+
+def typed_form(typed: Typed, schema: Any) -> Any:
+    """Ask for the fields of a form, each until its answer fits; the engine checks the whole."""
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(fields, dict) or not fields:
+        return _typed_value(typed, "  form (JSON): ")
+    filled: dict[str, Any] = {}
+    for name in fields:
+        value = _field(typed, name, schema, filled)
+        if value is not None:
+            filled[name] = value
+    return filled
+
+
+def _field(typed: Typed, name: str, schema: Mapping[str, Any], filled: Mapping[str, Any]) -> Any:
+    """What is typed for one field, or its default; None where nothing is typed and nothing needed."""
+    from tidemill.expressions.schema import compile_schema
+
+    field = schema["properties"][name] if isinstance(schema["properties"][name], dict) else {}
+    required = name in (schema.get("required") or ())
+    question = f"  {_field_words(name, field, required)}: "
+    place = pointer("", name)
+    while True:
+        value = _typed_value(typed, question, is_text=field.get("type") == "string")
+        if value is None and "default" in field:
+            return field["default"]
+        if value is None and required:
+            print(f"  {name} is required")
+            continue
+        # Checked as part of the whole, because a field may refer to definitions of the form.
+        found = compile_schema(schema).problems({**filled, name: value}, code="form_invalid")
+        wrong = [each for each in found if each.path == place or each.path.startswith(f"{place}/")]
+        if value is None or not wrong:
+            return value
+        for each in wrong:
+            print(f"  {sanitize(each.message)}")
+
+
+def _field_words(name: str, field: Mapping[str, Any], required: bool) -> str:
+    title, kind = field.get("title"), field.get("type")
+    said = [name] if title else []
+    if isinstance(field.get("enum"), list):
+        said.append(" | ".join(map(str, field["enum"])))
+    elif isinstance(kind, str):
+        said.append(kind)
+    said += [str(field["description"])] if field.get("description") else []
+    if "default" in field:
+        said.append(f"default {one_line(str(field['default']), 40)}")
+    else:
+        said.append("required" if required else "may be empty")
+    return one_line(f"{title or name} ({', '.join(said)})", 100)
+
+
+def _typed_value(typed: Typed, question: str, *, is_text: bool = False) -> Any:
+    """A value as it is given to options, or the text itself; None when nothing is typed."""
+    while True:
+        text = typed.line(question)
+        if not text:
+            return None
+        try:
+            value = parse_value("this", text)
+        except Rejected as refusal:
+            if is_text:
+                return text
+            print_refusal(refusal.problems)
+        else:
+            return text if is_text and not isinstance(value, str) else value

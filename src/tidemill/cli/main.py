@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 
 def main() -> None:
@@ -85,6 +87,28 @@ REFUSED = 2
 """Bad input, or no room on the disk: nothing was done."""
 BUG = 70
 INTERRUPTED = 130
+TERMINATED = 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, where a command ends as after Ctrl-C."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Raise `Terminated` in the main thread on SIGTERM."""
+
+    def on_signal(number: int, frame: object) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 TRACEBACK = "TIDEMILL_TRACEBACK"
@@ -95,8 +119,8 @@ def guarded(command: Callable[[], int], *, as_json: bool = False) -> int:
     on_terminal = sys.stdout.isatty()
     try:
         return command()
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
     except Exception as error:
         # The reader (`head`, a pager or terminal that was closed) has seen enough.
         lost = isinstance(error, OSError) and error.errno == errno.EIO and on_terminal and not sys.stdout.isatty()

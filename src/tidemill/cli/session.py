@@ -23,11 +23,11 @@ from tidemill.cli.render.terminal import print_json, report_problems
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.client import Tidemill
 from tidemill.engine.views import plain
-from tidemill.errors import Rejected, StoreUnusable, rejected
+from tidemill.errors import Problem, Rejected, StoreUnusable, rejected
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import RETENTION_BY_STORE
 from tidemill.security.roles import OPERATOR_TENANT
-from tidemill.storage_urls import ARCHIVE_VARIABLE, require_store_exists
+from tidemill.storage_urls import ARCHIVE_VARIABLE, file_of, require_store_exists
 
 T = TypeVar("T")
 
@@ -133,12 +133,16 @@ class StoreSession:
             return ask(mill)
 
     def refused(self, refusal: Rejected) -> int:
-        problems = [
-            msgspec.structs.replace(each, hint=ALONE) if self.is_private_store and each.code in _NOT_FOUND else each
-            for each in refusal.problems
-        ]
-        report_problems(problems, as_json=self.as_json)
+        report_problems([self._placed(each) for each in refusal.problems], as_json=self.as_json)
         return main.REFUSED
+
+    def _placed(self, problem: Problem) -> Problem:
+        """Say where a missing run was looked for, if it is the default store."""
+        if self.is_private_store and problem.code in _NOT_FOUND:
+            return msgspec.structs.replace(problem, hint=ALONE)
+        if self.store == DEFAULT_STORE and problem.code == "run_unknown":
+            return msgspec.structs.replace(problem, message=f"{problem.message} in ./{file_of(self.store)}")
+        return problem
 
     @property
     def is_private_store(self) -> bool:

@@ -38,7 +38,7 @@ _CHOICES: Mapping[str, Mapping[str, str]] = {
 }
 """Fields with few values, as they are written and as they are looked up."""
 _TEXTS = ("workflow", "version", "by", "parent", "root", "forked_from", "failure")
-_RUNS = ("parent", "root", "forked_from")
+OF_RUNS = ("parent", "root", "forked_from")
 """Fields that name another run."""
 _DAYS = ("ended", "retire")
 """Terms of retention: the day of the end, counted from 1970."""
@@ -243,7 +243,7 @@ class _Reader:
         elif name == "failure" and not re.fullmatch(r"[0-9a-f]{12}", value):
             hint = "`tidemill runs failures` lists them"
             self.problem("query_value_invalid", path, f"`{_short(value)}` is not a fingerprint of a failure", hint)
-        elif name in _RUNS and value.startswith("@"):
+        elif name in OF_RUNS and value.startswith("@"):
             hint = f"write {name}: and the id of a run; `tidemill runs list` shows ids"
             self.problem("query_value_invalid", path, f"`{_short(value)}` is not the id of a run", hint)
         elif name in _TEXTS or (name in _DAYS and value.isdecimal()):

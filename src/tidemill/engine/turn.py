@@ -44,6 +44,7 @@ from tidemill.kernel.codec import encode_events, encode_state
 from tidemill.kernel.commands import AnyCommand
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide_all
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, NodeFailed
 from tidemill.kernel.jobs import JobSpec, body_of
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
@@ -500,25 +501,25 @@ class TurnLoop:
     def _rows(self, stream: Stream, entry: CachedRun, decision: Decision, records: Sequence[bytes]) -> tuple[Row, ...]:
         """The run's index rows, where they change.
 
-        The row is written when the run's terms change, when nothing is in flight or when it has not been written for a
-        while. In between, the row of a busy run may lag behind its log; its `events` says by how much, and the
-        reconciler updates it if no commit follows.
+        The row is written when the run's terms change, when nothing is in flight but a retry that is not due, after
+        that, or when it has not been written for a while. In between, the row of a busy run may lag behind its log;
+        its `events` says by how much, and the reconciler updates it if no commit follows.
         """
         before, after = entry.state, decision.after
         others = committed_references(stream, decision.events, records)
         if after.approvals or after.letters or before.letters:
             others += rows_beside(stream, before, after, decision.events)
-        facts = entry.indexed_facts
-        if facts is not None and after.in_flight and after.last_ms - entry.row_ms < ROW_LAG_MS:
+        facts, backs_off = entry.indexed_facts, after.in_flight == 1 and any(map(_backs_off, decision.events))
+        if facts is not None and after.in_flight and not backs_off and after.last_ms - entry.row_ms < ROW_LAG_MS:
             # Compared one by one, because every commit of a busy run does this.
             status, busy, rollback, labels, _ = facts
             if status == after.status and busy and rollback == after.rollback and labels is after.labels:
                 return others
         found_by, flow = indexed_facts(after), entry.flow.workflow
-        entry.row_ms = after.last_ms
+        entry.row_ms = 0 if backs_off else after.last_ms
         if facts != found_by:
             entry.terms, entry.indexed_facts = run_terms(after, retention=flow.retention), found_by
-        quiet = not after.in_flight and after.live and len(flow.nodes) <= NODES_LOOKED_AT_MAX
+        quiet = (backs_off or not after.in_flight) and after.live and len(flow.nodes) <= NODES_LOOKED_AT_MAX
         waits = waiting_for(flow, after) if quiet else ()
         terms = (*entry.terms, *waiting_terms(waits)) if waits else entry.terms
         return (run_row(stream, after, terms, waiting_for=waits), *others)
@@ -582,6 +583,11 @@ class TurnLoop:
                 self._handing_over[stream] = left
             worker.handover.reserve(max(0, worker.handover.reserved - len(leases)))
             worker.take(leases)
+
+
+def _backs_off(event: AnyEvent) -> bool:
+    """Whether a visit failed and is retried later."""
+    return type(event) is NodeFailed and event.retry_at_ms is not None and event.index == NOT_AN_ITEM
 
 
 def _answer_future(pending: PendingCommand, outcome: CommandOutcome) -> None:

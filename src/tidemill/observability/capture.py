@@ -27,6 +27,12 @@ Ear = Sink
 
 Through = Callable[[TextIO], TextIO]
 
+Marks = Callable[[str], str]
+"""What stands before a line of a sink with this label."""
+
+HELD_CHARACTERS_MAX = 65_536
+"""Of an unfinished line that is held until it is whole."""
+
 OUTPUT_SINK: ContextVar[Sink | None] = ContextVar("tidemill-ear", default=None)
 
 
@@ -62,17 +68,21 @@ class TeeStream(io.TextIOBase):
     """A standard stream that copies text to the sink; everything else is delegated to the stream."""
 
     def __init__(
-        self, stream: TextIO, source: str, behind: TextIO, *, labels: bool = False, lines: bool = False
+        self, stream: TextIO, source: str, behind: TextIO, *, marks: Marks | None = None, lines: bool = False
     ) -> None:
         self._stream, self._source, self.behind = stream, source, behind
         self.users = 0
-        self._labels, self._lines, self._lock = labels, labels or lines, threading.Lock()
+        self._marks, self._lines, self._lock = marks, lines or marks is not None, threading.Lock()
+        self._held: dict[str, str] = {}
+        """The unfinished line of each writer: `print` writes its parts one by one."""
         self._writer, self._unfinished = "", False
         """Whose the last line is, and whether it lacks its end."""
         self._cut: str | None = None
         """Whose unfinished line was ended last."""
 
     def remove(self) -> None:
+        for label in list(self._held):
+            self.release(label)
         if getattr(sys, self._source) is self:
             setattr(sys, self._source, self._stream)
 
@@ -81,14 +91,26 @@ class TeeStream(io.TextIOBase):
         # What a logging handler prints was captured as a record.
         captured = text if sink is None or sys._getframe(1).f_code is _EMIT else sink(self._source, text)
         if self._lines:
+            label = _label(sink)
             with self._lock:
-                self._pass_on(self._in_lines(str(getattr(sink, "label", "")), captured))
+                whole, end, begun = (self._held.pop(label, "") + captured).rpartition("\n")
+                if len(begun) > HELD_CHARACTERS_MAX:
+                    whole, end, begun = f"{whole}{end}{begun}", "", ""
+                if begun:
+                    self._held[label] = begun
+                self._pass_on(self._in_lines(label, whole + end))
         else:
             self._pass_on(captured)
         return len(text)
 
+    def release(self, label: str) -> None:
+        """Write what a writer has begun, though its line has no end."""
+        with self._lock:
+            if begun := self._held.pop(label, ""):
+                self._pass_on(self._in_lines(label, begun))
+
     def _in_lines(self, label: str, text: str) -> str:
-        """The text, each line after its label if wanted; the unfinished line of another writer is ended."""
+        """The text, each line after its mark if wanted; the unfinished line of another writer is ended."""
         if label == self._cut and text:
             # `print` writes the end of a line by itself; this one has its end.
             text, self._cut = text.removeprefix("\n"), None
@@ -96,7 +118,7 @@ class TeeStream(io.TextIOBase):
             return ""
         cut = "\n" if self._unfinished and self._writer != label else ""
         self._cut = self._writer if cut else self._cut
-        mark = f"[{label}] " if label and self._labels else ""
+        mark = f"[{self._marks(label)}] " if label and self._marks is not None else ""
         first = mark if cut or not self._unfinished else ""
         self._writer, self._unfinished = label, not text.endswith("\n")
         lines = text.removesuffix("\n").replace("\n", f"\n{mark}")
@@ -112,6 +134,8 @@ class TeeStream(io.TextIOBase):
                 OUTPUT_SINK.reset(token)
 
     def flush(self) -> None:
+        if self._held:
+            self.release(_label(OUTPUT_SINK.get()))
         with self._despite_lost_reader():
             self.behind.flush()
 
@@ -142,6 +166,17 @@ class TeeStream(io.TextIOBase):
 
     def close(self) -> None:
         """Stay open: the stream behind is not ours."""
+
+
+def _label(sink: Sink | None) -> str:
+    return str(getattr(sink, "label", ""))
+
+
+def release_line(sink: Sink) -> None:
+    """Write the unfinished line of a sink that gets no more."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TeeStream):
+            stream.release(_label(sink))
 
 
 class CaptureHandler:
@@ -179,11 +214,11 @@ class OutputCapture:
     def __init__(self) -> None:
         self._installed: list[TeeStream | CaptureHandler] = []
 
-    def install(self, through: Through | None = None, *, labels: bool = False, lines: bool = False) -> None:
+    def install(self, through: Through | None = None, *, marks: Marks | None = None, lines: bool = False) -> None:
         """Install, unless it is installed. `through` maps a standard stream to the one to write to instead.
 
-        With `lines` only whole lines are mixed, and output without a reader is dropped; with `labels` every
-        line also begins with the `label` of its sink.
+        With `lines` only whole lines are mixed, and output without a reader is dropped; with `marks` every
+        line also begins with the mark of its sink's `label`.
         """
         if self._installed:
             return
@@ -192,7 +227,7 @@ class OutputCapture:
             factory = CaptureHandler()
             logging.setLogRecordFactory(factory)
         self._installed.append(factory)
-        tees = (_tee(source, through, labels, lines) for source in ("stdout", "stderr"))
+        tees = (_tee(source, through, marks, lines) for source in ("stdout", "stderr"))
         self._installed += [tee for tee in tees if tee is not None]
         for each in self._installed:
             each.users += 1
@@ -206,10 +241,10 @@ class OutputCapture:
                 each.remove()
 
 
-def _tee(source: str, through: Through | None, labels: bool, lines: bool) -> TeeStream | None:
+def _tee(source: str, through: Through | None, marks: Marks | None, lines: bool) -> TeeStream | None:
     stream = getattr(sys, source)
     if stream is None or (through is None and isinstance(stream, TeeStream)):
         return stream
-    tee = TeeStream(stream, source, stream if through is None else through(stream), labels=labels, lines=lines)
+    tee = TeeStream(stream, source, stream if through is None else through(stream), marks=marks, lines=lines)
     setattr(sys, source, tee)
     return tee

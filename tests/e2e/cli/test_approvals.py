@@ -48,6 +48,8 @@ def test_a_field_that_is_left_out_gets_its_default(cli_store: CliStore) -> None:
     run_id = cli_store.start({"name": "patient", "nodes": nodes})
     cli_store.until(run_id, lambda view: view.nodes["ask"]["status"] == "WAITING")
     assert cli_store.fine("approvals", "show", run_id, "ask").endswith("ask approve --form window=VALUE\n")
+    refused = cli_store("approvals", "decide", run_id, "ask", "approve", "--as", "ada", "-f", "window=12345")
+    assert """to pass a text: --form 'window="12345"'""" in refused.err
     cli_store.fine("approvals", "decide", run_id, "ask", "approve", "--as", "ada", "-f", "window=day")
     assert cli_store.json("approvals", "show", run_id, "ask")["votes"][0]["form"] == {"window": "day", "count": 7}
 
@@ -56,7 +58,7 @@ def test_the_printed_command_fills_in_the_fields_that_the_form_requires(cli_stor
     run_id = cli_store.asking()
     command = f"tidemill approvals decide {run_id} review approve --form window=VALUE"
     assert command in " ".join(cli_store.fine("runs", "why", run_id).split())
-    assert cli_store.fine("approvals", "show", run_id, "review").endswith(f"→ {command}\n")
+    assert cli_store.fine("approvals", "show", run_id, "review").endswith(f"→ {command} --role ops\n")
     pasted = shlex.split(command.replace("VALUE", "day"))[1:]
     assert cli_store.fine(*pasted, "--as", "ada") == "✓ review: your vote counts, 1 of 2 agree so far\n"
 
@@ -110,7 +112,7 @@ def test_items_of_a_map_are_decided_one_by_one(cli_store: CliStore) -> None:
 # A run that waits for people: asked at the terminal, told elsewhere
 
 
-QUESTION = "[a]pprove, [r]eject, request [c]hanges, or [l]ater?"
+QUESTION = "[a]pprove, [r]eject, or [l]ater?"
 
 
 @pytest.fixture
@@ -144,7 +146,7 @@ def test_somebody_at_the_terminal_decides(flow: Path) -> None:
     talk.expect("◷ Release?  review\n  about  All is green.\n  asks   anyone\n")
     for expected, answer in (
         (QUESTION, "perhaps"),
-        ("please answer a, r, c or l", None),
+        ("please answer a, r or l", None),
         (QUESTION, "a"),
         ("when (day | night, required):", "noon"),
         ('"noon" is not one of "day" or "night"', None),
@@ -168,6 +170,16 @@ def test_somebody_at_the_terminal_decides(flow: Path) -> None:
     assert "✓ review" in last and "✓ completed in" in last
     for filled in ('"when": "day"', '"count": 3', '"why": "12"', '"copies": 2'):
         assert filled in last
+
+
+def test_changes_are_offered_where_there_is_a_way_for_them(flow: Path) -> None:
+    config = "title: Release?, changes_path: [ship]"
+    talk = Conversation("run", ask(flow, config))
+    talk.expect("[a]pprove, [r]eject, request [c]hanges, or [l]ater?")
+    talk.say("r")
+    talk.expect("comment")
+    talk.say("")
+    assert talk.end()[0] == main.FAILED
 
 
 def test_a_question_is_given_up_when_its_time_has_passed(flow: Path) -> None:
@@ -214,6 +226,7 @@ def test_an_interrupt_at_the_question_leaves_the_run_as_it_is(flow: Path) -> Non
 def test_nobody_is_asked_who_may_not_decide(flow: Path, arguments: tuple[str, ...]) -> None:
     talk = Conversation("run", ask(flow, "title: Release?, approvers: ['user:ada', 'role:ops']"), *arguments)
     talk.expect("◷ review waits for a decision by user:ada, role:ops")
+    talk.expect("review approve --role ops")
     talk.interrupt()
     talk.expect(INTERRUPTED)
     talk.interrupt()
@@ -277,7 +290,7 @@ def test_a_question_whose_terminal_is_taken_away_reads_nothing(flow: Path, tmp_p
     talk = Conversation("run", ask(flow, "title: Release?"), "--store", url, job="foreground")
     talk.expect(QUESTION)
     talk.say("perhaps")
-    talk.expect("please answer a, r, c or l")
+    talk.expect("please answer a, r or l")
     talk.expect(QUESTION)
     talk.to_background()
     talk.say("a")
@@ -313,7 +326,7 @@ def test_a_store_that_others_reach_is_named_in_the_command(
     ended = inside("run", file, "--store", url)
     other.join()
     assert ended.code == main.OK
-    assert f" review approve --store {url}\n" in ended.out
+    assert f" review approve --as ada --store {url}\n" in ended.out
     assert "✓ review" in ended.out
 
 

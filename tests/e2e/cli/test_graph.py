@@ -178,3 +178,12 @@ def test_a_picture_of_an_unknown_format_is_refused(cli_store: CliStore, tmp_path
     refused = cli_store("graph", str(tmp_path / "f.yaml"), "-o", str(tmp_path / "x.png"))
     assert refused.code == main.REFUSED and "no picture is written as .png" in refused.err
     assert not (tmp_path / "x.png").exists()
+
+
+def test_a_queued_node_has_a_sign_of_its_own(inside: InProcessCli, tmp_path: Path) -> None:
+    flow, store = tmp_path / "queued.yaml", ("--store", f"sqlite:///{tmp_path}/queued.db")
+    flow.write_text("name: queued\nnodes: [{id: a, type: value}, {id: b, type: value, dependencies: [a]}]\n")
+    assert inside("publish", str(flow), *store).code == main.OK
+    run_id = inside("start", "queued", *store).out.strip()
+    drawn = inside("runs", "graph", run_id, *store).out
+    assert "◌ a  value  queued" in drawn and "○ b  value  not reached" in drawn

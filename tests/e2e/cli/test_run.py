@@ -150,7 +150,9 @@ def test_inputs_are_json_where_they_parse_as_json(inside: InProcessCli, folder: 
     }
 
 
-def interrupt(arguments: tuple[str, ...], folder: Path) -> tuple[int, str, str, float]:
+def interrupt(
+    arguments: tuple[str, ...], folder: Path, number: signal.Signals = signal.SIGINT
+) -> tuple[int, str, str, float]:
     """Start a run that hangs in a thread nothing can stop, interrupt it, and see how long it takes to end."""
     marker = folder / "marker"
     marker.unlink(missing_ok=True)
@@ -166,15 +168,16 @@ def interrupt(arguments: tuple[str, ...], folder: Path) -> tuple[int, str, str, 
     with running("run", file, *arguments, text=True, **pipes) as child:
         eventually(marker.exists, "the function was not called")
         time.sleep(0.2)
-        child.send_signal(signal.SIGINT)
+        child.send_signal(number)
         began = time.monotonic()
         out, err = child.communicate()
         return child.returncode, out, err, time.monotonic() - began
 
 
-def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(folder: Path) -> None:
-    code, out, err, seconds = interrupt((), folder)
-    assert (code, seconds < 30) == (main.INTERRUPTED, True)
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, main.INTERRUPTED), (signal.SIGTERM, main.TERMINATED)])
+def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(folder: Path, number: signal.Signals, expected: int) -> None:
+    code, out, err, seconds = interrupt((), folder, number)
+    assert (code, seconds < 30) == (expected, True)
     run_id = out.split()[2]
     assert f"→ detached: run {run_id} is not cancelled" in err
     assert f"→ cancel it: tidemill runs cancel {run_id}\n" in err
@@ -191,6 +194,24 @@ def test_an_interrupt_cancels_a_run_that_nobody_could_carry_on(folder: Path) -> 
     assert "⊘ cancelled after" in out
     assert [line.split()[1] for line in out.splitlines()[1:4]] == ["stuck", "asleep", "never"]
     assert seconds < 30
+
+
+def test_without_a_terminal_printed_lines_are_whole_and_name_their_node(folder: Path) -> None:
+    (folder / "many_lines.py").write_text(
+        "def talk(name):\n    for at in range(300):\n        print('working on', name, at)\n    print('end', end='')\n"
+    )
+    file = document(
+        folder,
+        """
+        - {id: one, type: python, config: {function: "many_lines:talk", args: {name: a}}}
+        - {id: two, type: python, config: {function: "many_lines:talk", args: {name: b}}}
+        """,
+    )
+    lines = process("run", file).out.splitlines()
+    for node, name in (("one", "a"), ("two", "b")):
+        expected = [f"[{node}] working on {name} {at}" for at in range(300)] + [f"[{node}] end"]
+        assert [line for line in lines if line.startswith(f"[{node}]")] == expected
+    assert any(line.startswith("✓ two") for line in lines)
 
 
 def test_an_interrupt_still_prints_the_object(folder: Path) -> None:
@@ -218,6 +239,21 @@ def test_a_failed_run_does_not_wait_for_a_function_that_goes_on(folder: Path) ->
     assert ended.code == main.FAILED
     assert "✗ failed at no" in ended.out
     assert time.monotonic() - began < 40
+
+
+def test_a_key_means_one_run(folder: Path) -> None:
+    nodes = """
+        - {id: loud, type: python, config: {function: "my_steps:loud", args: {word: "{{ inputs.word }}"}}}
+        """
+    file = document(folder, nodes, top="inputs: {type: object, properties: {word: {type: string}, n: {default: 1}}}\n")
+    first, again = (process("run", file, "--key", "monday", "-i", "word=hi") for _ in range(2))
+    assert first.code == again.code == main.OK
+    assert "flow@1  run monday" in first.out and "[loud] print: hi" in first.out
+    assert "flow@1  run monday" in again.out and "✓ loud" in again.out and "print: hi" not in again.out
+    other = process("run", file, "--key", "monday", "-i", "word=ho", "--json")
+    assert (other.code, other.json["problems"][0]["code"]) == (main.REFUSED, "key_reused")
+    both = process("run", file, "--key", "monday", "--resume", "monday")
+    assert both.code == main.REFUSED and "drop one of them" in both.err
 
 
 def test_a_run_is_kept_and_can_be_carried_on(tmp_path: Path) -> None:
@@ -290,10 +326,27 @@ def test_a_changed_document_is_applied_to_the_run_that_it_corrects(
     # It begins at the retry: the old failure is not told again.
     assert "✓ completed before the retry: a\n" in resumed.out
     assert "✗" not in resumed.out
+    # The file as it was before the patch is no news.
     flow.write_text(FAILING)
+    before = inside("run", "g.yaml", "--resume", "@last")
+    assert before.err == "" and before.out.startswith("gg@1+1  run ")
+    flow.write_text(MENDED.replace("config: 7", "config: 8"))
     assert inside("run", "g.yaml", "--resume", "@last").err.endswith(
         "follows gg@1+1, which differs from g.yaml; to use the file: tidemill run g.yaml\n"
     )
+
+
+def test_a_failure_that_a_retry_repeats_names_the_patch(
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.yaml").write_text('name: t\nnodes:\n  - {id: a, type: value, config: "{{ inputs.x }}"}\n')
+    failed = inside("run", "t.yaml")
+    (row,) = inside("runs", "list", "--json").json["runs"]
+    said = "→ correct the document, then patch the run, because a retry alone fails again: tidemill runs patch"
+    assert failed.code == main.FAILED and f"{said} {row['run_id']} t.yaml --retry\n" in failed.out
+    (tmp_path / "t.yaml").write_text(FAILING)
+    assert "runs patch" not in inside("run", "t.yaml").out
 
 
 def test_a_whole_document_with_a_mistake_is_refused_with_its_place(

@@ -296,6 +296,8 @@ def test_children_are_counted_beside_their_parents_and_ended_runs_have_a_duratio
     assert len([line for line in cli_store.fine("runs", "list", "--children").splitlines() if "COMPLETED" in line]) == 4
     assert len(cli_store.fine("runs", "list", "--workflow", "kid").splitlines()) == 4, "they are asked for"
     assert len(cli_store.fine("runs", "list", "--term", f"parent:{run_id}").splitlines()) == 4
+    assert len(cli_store.fine("runs", "list", f"parent:{run_id[:30]}").splitlines()) == 4
+    assert cli_store("runs", "count", "parent:nobody").err.startswith("✗ there is no run nobody [run_unknown]")
 
 
 def test_what_counts_and_bulk_actions_are_about_is_what_the_list_shows(cli_store: CliStore) -> None:
@@ -422,3 +424,16 @@ def test_what_is_done_later_does_not_lengthen_a_run(cli_store: CliStore) -> None
     after = re.search(r"^took +(.+)$", cli_store.fine("runs", "show", run_id), re.MULTILINE)
     assert before is not None and after is not None
     assert before[1] == after[1]
+
+
+def test_every_failed_item_of_a_map_is_listed(cli_store: CliStore) -> None:
+    config = {"message": "bad {{ item }}"}
+    nodes = [{"id": "m", "type": "fail", "map": {"over": list(range(12)), "tolerate": 12}, "config": config}]
+    run_id = cli_store.start({"name": "mapped", "nodes": nodes})
+    cli_store.until(run_id, lambda view: view.status == "COMPLETED")
+    lines = cli_store.fine("runs", "show", run_id, "--failed-items", "m").splitlines()
+    assert len(lines) == 13 and lines[-1].split() == ["11", "1", "bad", "11", "[failed]"]
+    failed = cli_store.json("runs", "show", run_id, "--failed-items", "m")["failed"]
+    assert [each["index"] for each in failed] == list(range(12))
+    assert cli_store("runs", "show", run_id, "--failed-items", "n").code == main.REFUSED
+    assert "stands alone" in cli_store("runs", "show", run_id, "--failed-items", "m", "--at", "2").err

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, STDOUT
@@ -183,3 +185,23 @@ def test_a_client_that_takes_nothing_does_not_hold_up_the_end_of_a_server(tmp_pa
             said, _ = server.communicate()
     assert "Traceback" not in said and "stopped" in said
     assert server.returncode == 0
+
+
+WITHOUT = """
+import sys
+sys.modules["limits"] = None
+from tidemill.errors import Rejected
+try:
+    import tidemill.api.app
+except Rejected as refusal:
+    print(refusal)
+from tidemill.cli.main import call
+call(["serve", "--demo", "--port", "0"])
+"""
+
+
+def test_without_the_extra_the_command_and_the_import_name_it() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=True)
+    for said in (done.stdout, done.stderr):
+        assert "the server needs limits, which is not installed [extra_missing]" in said
+        assert 'pip install "tidemill[server]"' in said

@@ -208,6 +208,18 @@ async def test_a_row_is_written_when_nothing_is_in_flight(mill: Cluster) -> None
 
 
 @simulated
+async def test_a_run_that_only_waits_for_a_retry_is_found_by_it_at_once(mill: Cluster) -> None:
+    worker = await mill.process(queues=("default",))
+    fails = node("f", type="fail", config={"attempts": 1, "retryable": True}, retry={"backoff_seconds": 5})
+    run_id = await worker.start(document(node("a"), fails | {"dependencies": ["a"]}))
+    await asyncio.sleep(0.5)
+    (row,) = await mill.rows("waiting:retry")
+    assert (row.run_id, row.waiting_for) == (run_id, ("retry (f)",))
+    assert (await worker.end(run_id)).status == "COMPLETED"
+    assert await mill.rows("waiting:retry") == []
+
+
+@simulated
 async def test_a_dead_letter_gets_its_row_although_the_run_s_own_may_lag(mill: Cluster, ledger: Ledger) -> None:
     worker = await mill.process(functions={"work": ledger.work}, audit_every_ms=1_000_000)
     fails = node("a", type="fail", config={"kind": "broken", "message": "for good"}, map={"over": [1]})

@@ -9,11 +9,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 
-from tidemill.observability.capture import OUTPUT_SINK, OutputCapture
+from tidemill.observability.capture import HELD_CHARACTERS_MAX, OUTPUT_SINK, OutputCapture, release_line
 
 
 class Listener:
@@ -244,10 +244,10 @@ def test_lines_say_whose_they_are_and_do_not_mix(capsys: pytest.CaptureFixture[s
     for ground, sink in zip(contexts, (first, second), strict=True):
         ground.run(OUTPUT_SINK.set, sink)
     capture = OutputCapture()
-    capture.install(labels=True)
+    capture.install(marks=str)
     try:
         contexts[0].run(print, "one", "line\nand another")
-        contexts[0].run(print, "unfinished", end="")
+        contexts[0].run(print, "unfinished", end="", flush=True)
         contexts[1].run(print, "hush", "now")
         contexts[0].run(print, "begun", end="")
         contexts[0].run(print, " and ended")
@@ -293,8 +293,8 @@ def test_a_step_does_not_fail_because_nobody_reads_its_output() -> None:
     assert listener.text == "still captured\nas bytes\n"
 
 
-@pytest.mark.parametrize("how", [{"labels": True}, {"lines": True}])
-def test_a_command_continues_when_nobody_reads_its_output(how: dict[str, bool]) -> None:
+@pytest.mark.parametrize("how", [{"marks": str}, {"lines": True}])
+def test_a_command_continues_when_nobody_reads_its_output(how: dict[str, Any]) -> None:
     capture = OutputCapture()
     with redirect_stdout(Unread()):
         capture.install(**how)
@@ -306,19 +306,31 @@ def test_a_command_continues_when_nobody_reads_its_output(how: dict[str, bool]) 
 
 def test_only_whole_lines_are_mixed(capsys: pytest.CaptureFixture[str]) -> None:
     one, other = contextvars.copy_context(), contextvars.copy_context()
-    one.run(OUTPUT_SINK.set, Labelled("run-1 a"))
+    sink = Labelled("run-1 a")
+    one.run(OUTPUT_SINK.set, sink)
     other.run(OUTPUT_SINK.set, Labelled("run-1 b"))
     capture = OutputCapture()
     capture.install(lines=True)
     try:
-        one.run(print, "about to fail", end="")
-        print("✓ a")
+        one.run(print, "held", end="")
+        print("✓ b")
+        one.run(print, " until it ends")
+        one.run(print, "flushed", end="", flush=True)
+        print("✓ c")
         one.run(print, " zz")
         one.run(sys.stdout.write, "first")
         other.run(sys.stdout.write, "second")
         one.run(sys.stdout.write, "\n")
         other.run(sys.stdout.write, "\n")
         one.run(print)
+        one.run(sys.stdout.write, "about to fail")
+        release_line(sink)
+        print("✗ a")
+        other.run(sys.stdout.write, "x" * (HELD_CHARACTERS_MAX + 1))
+        print("!")
+        other.run(sys.stdout.write, "never ended")
     finally:
         capture.remove()
-    assert capsys.readouterr().out == "about to fail\n✓ a\n zz\nfirst\nsecond\n\n"
+    assert capsys.readouterr().out.replace("x" * HELD_CHARACTERS_MAX, "") == (
+        "✓ b\nheld until it ends\nflushed\n✓ c\n zz\nfirst\nsecond\n\nabout to fail\n✗ a\nx\n!\nnever ended"
+    )

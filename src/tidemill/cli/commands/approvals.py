@@ -44,7 +44,7 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
 
     return session.ask_and_print(
         lambda mill: mill.approval(run, node, visit=visit, index=item),
-        lambda view: print_approval(session, view.to_dict()),
+        lambda view: print_approval(session, view),
     )
 
 

@@ -1,16 +1,12 @@
 """`tidemill run`: publishes a document, starts it, and watches it to its end in this process.
 
 On a terminal the person is asked for the decisions that the run waits for. A question is dropped when it is answered
-elsewhere or expires; typed text is read by lines without blocking, so that both, and an interrupt, are noticed at once.
+elsewhere or expires.
 """
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -19,13 +15,23 @@ from typing import Any, Literal, Protocol, Self, TextIO
 from tidemill import client
 from tidemill.ambient import RealAmbient
 from tidemill.cli import main
-from tidemill.cli.inputs import STDIN, Source, parse_value, read_inputs, read_pairs, read_source, undeclared
+from tidemill.cli.inputs import (
+    STDIN,
+    QuestionOver,
+    Source,
+    Typed,
+    read_inputs,
+    read_pairs,
+    read_source,
+    typed_form,
+    undeclared,
+)
 from tidemill.cli.options import is_server
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
-from tidemill.cli.render.lists import asked_of, decide_command, print_decision
+from tidemill.cli.render.lists import asked_of, decide_command, may_decide, print_decision
 from tidemill.cli.render.progress import Lines, QuietWatcher
-from tidemill.cli.render.runs import print_end, print_quietly, print_trouble
+from tidemill.cli.render.runs import print_end, print_quietly, print_trouble, reference
 from tidemill.cli.render.tables import names, print_facts, report_refusal
 from tidemill.cli.render.terminal import (
     BOLD,
@@ -35,7 +41,6 @@ from tidemill.cli.render.terminal import (
     can_prompt,
     console,
     in_background,
-    one_line,
     print_json,
     print_refusal,
     print_warnings,
@@ -46,79 +51,31 @@ from tidemill.cli.render.terminal import (
 from tidemill.cli.session import CLOSE_SECONDS_MAX, StoreSession
 from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.client import Tidemill
+from tidemill.engine.services.approvals import HUMAN
 from tidemill.engine.views import ApprovalView, RunView
 from tidemill.errors import Rejected, StoreUnusable, rejected
-from tidemill.expressions.errors import pointer
-from tidemill.expressions.schema import compile_schema
 from tidemill.kernel.commands import Verb
-from tidemill.kernel.decide.approvals import as_role, as_user
+from tidemill.kernel.decide.approvals import consequences
 from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.model import Workflow
 from tidemill.observability.capture import OutputCapture
 from tidemill.settings import Settings, read_settings
 
-POLL_SECONDS = 0.5
-LINE_BYTES_MAX = 65_536
 ABOUT_LINES_MAX = 20
 
 VERBS: dict[str, Verb] = {"a": "approve", "r": "reject", "c": "changes"}
+_QUESTIONS: dict[Verb, str] = {"approve": "[a]pprove", "reject": "[r]eject", "changes": "request [c]hanges"}
 LATER = ("l", "later")
 
 
-class QuestionOver(Exception):
-    """The question is settled, or standard input has ended."""
-
-
-class Typed:
-    """Reads lines from the terminal; `wanted` is polled while it waits."""
-
-    def __init__(self, wanted: Callable[[], bool]) -> None:
-        self._wanted = wanted
-        self._kept = b""
-
-    def line(self, question: str) -> str:
-        """Ask, and wait for a line. Raises QuestionOver when it is no longer wanted, or will not come."""
-        sys.stdout.write(question)
-        sys.stdout.flush()
-        while b"\n" not in self._kept:
-            some = self._read()
-            over = not self._wanted() if some is None else not some or len(self._kept) > LINE_BYTES_MAX
-            if over:
-                print()
-                raise QuestionOver
-            self._kept += some or b""
-        first, _, self._kept = self._kept.partition(b"\n")
-        return first.decode(errors="replace").strip()
-
-    def _read(self) -> bytes | None:
-        """What was typed; None when nothing was for a while, empty when nothing will be.
-
-        A process that reads in the background is stopped, and its runs with it, unless it blocks the signal: then it
-        gets the same error as from a terminal that is gone. What is typed meanwhile is for others.
-        """
-        if not select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
-            return None
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN})
-        try:
-            return os.read(sys.stdin.fileno(), LINE_BYTES_MAX)
-        except OSError:
-            if not in_background(sys.stdin):
-                return b""
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        time.sleep(POLL_SECONDS)
-        return None
-
-
-def may_decide(view: ApprovalView, actor: str, roles: tuple[str, ...]) -> bool:
-    """Whether it makes sense to ask this person; the engine decides whether the answer counts."""
-    person, approval = as_user(actor), view.approval
-    if approval.four_eyes and approval.requester and as_user(approval.requester) == person:
-        return False
-    asked = {*approval.approvers, *(to for _, to in approval.delegated)}
-    return not approval.approvers or person in asked or any(as_role(role) in asked for role in roles)
-
-
-def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str, ...], later: str = "") -> None:
+def ask_person(
+    mill: Tidemill,
+    view: ApprovalView,
+    actor: str,
+    roles: tuple[str, ...],
+    later: str = "",
+    verbs: Mapping[str, Verb] = VERBS,
+) -> None:
     """Ask until the engine accepts an answer, or the question is settled elsewhere; `later` is how to decide then."""
     place: dict[str, Any] = {"visit": view.visit, "index": None if view.index < 0 else view.index}
 
@@ -132,8 +89,8 @@ def ask_person(mill: Tidemill, view: ApprovalView, actor: str, roles: tuple[str,
     print_facts((("about", about), ("asks", asked_of(shown)), ("link", shown["url"])), indent=2)
     try:
         while True:
-            verb = _verb(typed)
-            form = _form(typed, shown["form"]) if shown["form"] is not None and verb == "approve" else None
+            verb = _verb(typed, verbs)
+            form = typed_form(typed, shown["form"]) if shown["form"] is not None and verb == "approve" else None
             comments = typed.line("  comment (may be empty): ")
             try:
                 answer = mill.decide(
@@ -163,81 +120,16 @@ def _still(pending: Callable[[], bool]) -> bool:
         return False
 
 
-def _verb(typed: Typed) -> Verb:
+def _verb(typed: Typed, verbs: Mapping[str, Verb]) -> Verb:
+    question = ", ".join(_QUESTIONS[verb] for verb in verbs.values())
     while True:
-        said = typed.line("  [a]pprove, [r]eject, request [c]hanges, or [l]ater? ").lower()
+        said = typed.line(f"  {question}, or [l]ater? ").lower()
         if said in LATER:
             raise QuestionOver
-        for letter, verb in VERBS.items():
+        for letter, verb in verbs.items():
             if said in (letter, verb):
                 return verb
-        print("  please answer a, r, c or l")
-
-
-def _form(typed: Typed, schema: Any) -> Any:
-    """Ask for the fields of a form, each until its answer fits; the engine checks the whole."""
-    fields = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(fields, dict) or not fields:
-        return _typed_value(typed, "  form (JSON): ")
-    filled: dict[str, Any] = {}
-    for name in fields:
-        value = _field(typed, name, schema, filled)
-        if value is not None:
-            filled[name] = value
-    return filled
-
-
-def _field(typed: Typed, name: str, schema: Mapping[str, Any], filled: Mapping[str, Any]) -> Any:
-    """What is typed for one field, or its default; None where nothing is typed and nothing needed."""
-    field = schema["properties"][name] if isinstance(schema["properties"][name], dict) else {}
-    required = name in (schema.get("required") or ())
-    question = f"  {_field_words(name, field, required)}: "
-    place = pointer("", name)
-    while True:
-        value = _typed_value(typed, question, is_text=field.get("type") == "string")
-        if value is None and "default" in field:
-            return field["default"]
-        if value is None and required:
-            print(f"  {name} is required")
-            continue
-        # Checked as part of the whole, because a field may refer to definitions of the form.
-        found = compile_schema(schema).problems({**filled, name: value}, code="form_invalid")
-        wrong = [each for each in found if each.path == place or each.path.startswith(f"{place}/")]
-        if value is None or not wrong:
-            return value
-        for each in wrong:
-            print(f"  {sanitize(each.message)}")
-
-
-def _field_words(name: str, field: Mapping[str, Any], required: bool) -> str:
-    title, kind = field.get("title"), field.get("type")
-    said = [name] if title else []
-    if isinstance(field.get("enum"), list):
-        said.append(" | ".join(map(str, field["enum"])))
-    elif isinstance(kind, str):
-        said.append(kind)
-    said += [str(field["description"])] if field.get("description") else []
-    if "default" in field:
-        said.append(f"default {one_line(str(field['default']), 40)}")
-    else:
-        said.append("required" if required else "may be empty")
-    return one_line(f"{title or name} ({', '.join(said)})", 100)
-
-
-def _typed_value(typed: Typed, question: str, *, is_text: bool = False) -> Any:
-    """A value as it is given to options, or the text itself; None when nothing is typed."""
-    while True:
-        text = typed.line(question)
-        if not text:
-            return None
-        try:
-            value = parse_value("this", text)
-        except Rejected as refusal:
-            if is_text:
-                return text
-            print_refusal(refusal.problems)
-        else:
-            return text if is_text and not isinstance(value, str) else value
+        print(f"  please answer {', '.join(verbs)} or l")
 
 
 DECISION_UNREACHABLE = (
@@ -252,7 +144,8 @@ _INTERRUPTED: dict[str, Interrupted] = {"c": "cancel", "d": "detach", "w": "watc
 class Prompter:
     """Sees every event of a run, and prompts for decisions and signals that it waits for."""
 
-    def __init__(self, mill: Tidemill, options: RunOptions, watcher: Watcher) -> None:
+    def __init__(self, mill: Tidemill, options: RunOptions, watcher: Watcher, workflow: Workflow) -> None:
+        self._workflow = workflow
         self._mill, self._session, self._watcher = mill, StoreSession(options.store), watcher
         self._actor, self._roles = options.actor, options.roles
         self._may_talk = sys.stdout.isatty() and not options.silent and options.file != STDIN
@@ -272,11 +165,11 @@ class Prompter:
             how = SIGNAL_UNREACHABLE if self._session.is_private_store else command
             self._watcher.say(f"◷ {where(event)} waits for the signal {event['name']} · {how}")
 
-    def on_interrupt(self, run_id: str) -> Interrupted:
-        """What an interrupt means: the person chooses; without a terminal the run is detached."""
+    def on_interrupt(self, run_id: str, *, asks: bool) -> Interrupted:
+        """What an interrupt means: the person chooses; without a terminal, or if told to end, the run is detached."""
         if self._session.is_private_store:
             return "cancel"
-        if not self._talks:
+        if not asks or not self._talks:
             return "detach"
         question = f"\n  run {run_id}: [d]etach and leave it running, [c]ancel it, or keep [w]atching? "
         try:
@@ -303,18 +196,26 @@ class Prompter:
             return  # It has continued since.
         if view.status != "pending":
             return
-        command = decide_command(self._session, view.to_dict())
+        command = decide_command(self._session, view, self._actor, self._roles)
         if self._talks and may_decide(view, self._actor, self._roles):
             self._watcher.leave()
             try:
                 later = "" if self._session.is_private_store else command
-                ask_person(self._mill, view, self._actor, self._roles, later)
+                ask_person(self._mill, view, self._actor, self._roles, later, self._verbs(view))
             finally:
                 self._watcher.enter()
             return
         asked = names(view.approval.approvers or ("anyone",))
         how = DECISION_UNREACHABLE if self._session.is_private_store else command
         self._watcher.say(f"◷ {where(event)} waits for a decision by {asked} · {how}")
+
+    def _verbs(self, view: ApprovalView) -> dict[str, Verb]:
+        """The decisions that the graph has a way for; the code of other types is called with any."""
+        node = self._workflow.by_id.get(view.node)
+        if node is None:
+            return VERBS
+        leads_to = consequences(node, view.index, recall=not node.type.startswith(HUMAN))
+        return {letter: verb for letter, verb in VERBS.items() if leads_to[verb].possible}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,6 +230,8 @@ class RunOptions:
     as_json: bool
     quiet: bool
     labels: tuple[str, ...] = ()
+    key: str | None = None
+    """The id of the run, of the caller's choice."""
     resume: str | None = None
     """A run that was started earlier and is resumed now."""
     stream: str | None = None
@@ -362,6 +265,8 @@ def run(options: RunOptions) -> int:
         if options.stream is not None and (options.as_json or options.quiet):
             message = "--stream prints parts as they arrive; --json and --quiet print only the result"
             raise rejected("option_invalid", message, hint="drop one of them")
+        if options.resume and options.key:
+            raise rejected("option_invalid", "--key names a new run, --resume an earlier one", hint="drop one of them")
         if options.resume:
             options = replace(options, resume=StoreSession(options.store).run_id(options.resume))
         source, inputs = read_source(options.file), read_inputs(options.given)
@@ -378,24 +283,32 @@ def run(options: RunOptions) -> int:
         print_json(view.to_dict())
     if board.detached:
         _print_detached(options, board.run_id)
-        return main.INTERRUPTED
+        return _interrupted(board)
     if options.stream is not None:
         print_trouble(view, board)
     elif options.quiet:
         print_quietly(view, board)
     elif not options.as_json:
         kept = options.store.partition(":")[0] != "memory"
-        print_end(view, board, why=StoreSession(options.store).command("why", view.run_id) if kept else "")
+        session, (file, code) = StoreSession(options.store), _named(options)
+        patch = session.command("runs", "patch", view.run_id, file, *code, "--retry") if kept else ""
+        print_end(view, board, session.command("why", view.run_id) if kept else "", patch)
     if view.status == "COMPLETED":
         return main.OK
-    return main.INTERRUPTED if board.interrupted and view.status == "CANCELLED" else main.FAILED
+    return _interrupted(board) if board.interrupted and view.status == "CANCELLED" else main.FAILED
+
+
+def _interrupted(board: RunProgress) -> int:
+    return main.TERMINATED if board.terminated else main.INTERRUPTED
 
 
 @contextmanager
 def _whole_lines() -> Iterator[TextIO]:
     """What functions print and the lines about the run do not share a line; a reader that is gone stops nothing."""
     capture = OutputCapture()
-    capture.install(lines=True)
+    # Beside the live display of a terminal nothing is mixed.
+    drawn = supports_unicode() and not in_background(sys.stdout)
+    capture.install(lines=True, marks=None if drawn else lambda label: label.partition(" ")[2])
     try:
         yield sys.stdout
     finally:
@@ -428,7 +341,7 @@ def _run(
 
     With a server, its workers do the work.
     """
-    run_id, labels = options.resume or RealAmbient().new_id(), read_pairs("--label", options.labels)
+    run_id, labels = options.resume or options.key or RealAmbient().new_id(), read_pairs("--label", options.labels)
     app = load_apps(options.apps)
     if remote := is_server(options.store):
         mill = client.connect(options.store)
@@ -437,9 +350,15 @@ def _run(
             options.store, only=run_id, functions=app.functions, handlers=app.handlers, settings=settings
         )
     try:
-        reference, news = (_resumed(mill, options, source), "") if options.resume else _published(mill, options, source)
-        workflow = mill.workflow(reference)
-        board = RunProgress(workflow, reference=reference)
+        if options.key and not remote and _was_started(mill, options.key, inputs):
+            options = replace(options, resume=options.key)
+        revision, news = 0, ""
+        if options.resume:
+            version, revision = _resumed(mill, options, source)
+        else:
+            version, news = _published(mill, options, source)
+        workflow = mill.workflow(version)
+        board = RunProgress(workflow, reference=f"{version}+{revision}" if revision else version)
         if not options.as_json:
             print_warnings(undeclared(workflow.inputs, inputs), sys.stderr)
         watcher = _watcher(options, board, out)
@@ -449,12 +368,12 @@ def _run(
         # With --json and --quiet only the end is shown, so parts and progress are not followed.
         live, events = not (options.as_json or options.quiet), None
         if remote and not options.resume:
-            board.run_id = mill.start(reference, inputs, key=run_id, labels=labels)
+            board.run_id = mill.start(version, inputs, key=run_id, labels=labels)
         elif not options.resume:
             # It is followed before it starts: no part of a result is missed.
             events = mill.follow(run_id, live=live, awaited=True)
-            mill.start(reference, inputs, key=run_id, labels=labels, submitted_by=options.actor)
-        prompter = Prompter(mill, options, watcher)
+            mill.start(version, inputs, key=run_id, labels=labels, submitted_by=options.actor)
+        prompter = Prompter(mill, options, watcher, workflow)
         if options.resume:
             news = _catch_up(mill, board, watcher)
         with _idle_report(mill, options, board, watcher) if remote else nullcontext():
@@ -470,13 +389,13 @@ def _published(mill: Tidemill, options: RunOptions, source: Source) -> tuple[str
         published = mill.publish(source.published, author=options.actor)
     if not options.silent:
         print_warnings(published.warnings, sys.stderr)
-    reference, is_kept = f"{published.name}@{published.version}", not StoreSession(options.store).is_private_store
+    version, is_kept = f"{published.name}@{published.version}", not StoreSession(options.store).is_private_store
     replaces = ", now latest" if published.version > 1 else ""
-    return reference, f"published as {reference}{replaces}" if published.created and is_kept else ""
+    return version, f"published as {version}{replaces}" if published.created and is_kept else ""
 
 
-def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
-    """The version that a run was started with, if it is a run of this document's workflow."""
+def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> tuple[str, int]:
+    """The version that a run was started with, if it is a run of this document's workflow, and its own revision."""
     if source.workflow is not None and not is_server(options.store):
         mill.register(source.workflow)
     view = mill.show(options.resume or "")
@@ -485,29 +404,48 @@ def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> str:
         message = f"run {view.run_id} belongs to workflow {view.workflow}, but {options.file} describes {name}"
         raise rejected("run_of_another_workflow", message, hint="pass the file that the run was started with")
     session = StoreSession(options.store)
-    if options.given:
+    if options.given and not options.key:
         given = [part for each in options.given for part in ("-i", each)]
         hint = f"fork the run to change its inputs: {session.command('runs', 'fork', view.run_id, *given)}"
         raise rejected("option_invalid", "--resume keeps the run's inputs", path="--input", hint=hint)
-    reference = f"{view.workflow}@{view.version}"
-    if not options.silent and _has_changed(mill, view.run_id, source):
+    if not options.silent and _has_changed(mill, view, source):
         file, code = _named(options)
         words = ("runs", "patch", view.run_id, file, *code, "--retry")
         if view.status == "COMPLETED":
             words = ("run", file, *code)
-        follows = reference + (f"+{view.revision}" if view.revision else "")
+        follows = reference(view.workflow, view.version, view.revision)
         said = f"! this run follows {follows}, which differs from {file}; to use the file: {session.command(*words)}"
         print(sanitize(said), file=sys.stderr, flush=True)
-    return reference
+    return reference(view.workflow, view.version, None), view.revision
 
 
-def _has_changed(mill: Tidemill, run_id: str, source: Source) -> bool:
-    """Whether a file holds a different document from that of a run, ignoring versions of node types."""
+def _was_started(mill: Tidemill, key: str, inputs: Mapping[str, Any]) -> bool:
+    """Whether there is a run of this key with these inputs; a server compares them by itself."""
+    try:
+        known = mill.show(key).inputs
+    except Rejected as refusal:
+        if refusal.code != "run_unknown":
+            raise
+        return False
+    if isinstance(known, dict) and {**known, **inputs} != known:
+        hint = "use a new key for a new run; --resume follows this one"
+        raise rejected("key_reused", f"run {key} was started with other inputs", path="--key", hint=hint)
+    return True
+
+
+def _has_changed(mill: Tidemill, view: RunView, source: Source) -> bool:
+    """Whether a file holds another document than that of a run, ignoring versions of node types.
+
+    A run that was patched on purpose differs from its file, which may still hold what the run was started with.
+    """
     from tidemill.engine.services.patches import unpinned
     from tidemill.kernel.document.reader import normalise
 
-    found, (wanted, problems) = mill.document(run_id), normalise(source.document)
-    return bool(problems) or unpinned(found.document, wanted) != wanted
+    wanted, problems = normalise(source.document)
+    known = [mill.document(view.run_id).document]
+    if view.revision:
+        known.append(mill.workflow_document(reference(view.workflow, view.version, None)))
+    return bool(problems) or all(unpinned(each, wanted) != wanted for each in known)
 
 
 def _idle_report(
@@ -559,7 +497,7 @@ def _watch(
 ) -> None:
     """Follow the run; an interrupt may cancel it, and what follows from that is watched too."""
     answer: Interrupted = "watch"
-    with watcher:
+    with main.terminable(), watcher:
         if news:
             watcher.say(news, DIM)
         while answer != "detach":
@@ -574,8 +512,9 @@ def _watch(
                     watcher.see(event)
                     prompter.see(board.run_id, event)
                 return
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as interrupt:
                 events = None
-                answer = prompter.on_interrupt(board.run_id)
+                board.terminated = isinstance(interrupt, main.Terminated)
+                answer = prompter.on_interrupt(board.run_id, asks=not board.terminated)
                 board.interrupted = board.interrupted or answer != "watch"
         board.detached = True

@@ -145,13 +145,28 @@ def failures_command(session: StoreSession, query: tuple[str, ...], children: bo
 @options.run
 @options.at
 @options.option("--agent", metavar="NODE", about="Show an agent's transcript instead: turns, tool calls, tokens.")
+@options.option("--failed-items", "failed_items", metavar="NODE", about="List the failed items of a map instead.")
 @options.visit
 @options.item
 @options.on_store()
 def show_command(
-    session: StoreSession, run: str, at: int | None, agent: str | None, visit: int | None, item: int | None
+    session: StoreSession,
+    run: str,
+    at: int | None,
+    agent: str | None,
+    failed_items: str | None,
+    visit: int | None,
+    item: int | None,
 ) -> int:
     """Show a run, its nodes, and its outputs or error."""
+    if failed_items is not None:
+        from tidemill.cli.render.runs import FailedItems, print_failed_items
+
+        if (agent, at, visit, item) != (None,) * 4:
+            raise click.UsageError("--failed-items stands alone: it lists the items of the latest visit")
+        return session.ask_and_print(
+            lambda mill: FailedItems.of(failed_items, mill.show(run), mill.events(run)), print_failed_items
+        )
     if agent is None:
         if visit is not None or item is not None:
             raise click.UsageError("--visit and --item select a transcript: add --agent NODE")

@@ -125,13 +125,12 @@ def _serve_store(options: ServeOptions) -> int:
 def _require_extra() -> None:
     """Import the server, before there is a loop that importing would block."""
     try:
-        import limits  # noqa: F401
         import uvicorn  # noqa: F401
 
         import tidemill.api.app  # noqa: F401
     except ImportError as error:
         message = f"the server needs {error.name}, which is not installed"
-        raise rejected("extra_missing", message, hint="pip install 'tidemill[server]'") from None
+        raise rejected("extra_missing", message, hint='pip install "tidemill[server]"') from None
 
 
 def serve_mcp(

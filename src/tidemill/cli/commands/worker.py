@@ -305,7 +305,7 @@ def status_output(options: OutputOptions, *, importing: bool) -> Iterator[Status
 def _log_lines(in_json: bool, log_level: str, status_lines: StatusLines) -> Iterator[None]:
     """Prefix lines that functions print with their run and node, and format log records."""
     capture, root = OutputCapture(), logging.getLogger()
-    capture.install(labels=True)
+    capture.install(marks=str)
     # A line per node is printed anyway, so records below a warning are shown only to those who debug.
     level = logging.DEBUG if log_level == "debug" else max(logging.WARNING, _number(log_level))
     handler: logging.Handler | None = None

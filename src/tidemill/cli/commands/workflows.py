@@ -100,7 +100,7 @@ def diff_command(session: StoreSession, left: str, right: str) -> int:
 
     With --json also as a JSON Patch that makes the right one of the left one.
     """
-    from tidemill.cli.render.runs import print_diff
+    from tidemill.cli.render.documents import print_diff
 
     return session.ask_and_print(lambda mill: mill.diff(left, right), print_diff)
 

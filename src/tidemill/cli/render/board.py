@@ -80,7 +80,7 @@ class RunProgress:
         self.began_ms: int | None = None
         self.ended_ms: int | None = None
         self.paused = False
-        self.interrupted = self.detached = False
+        self.interrupted = self.terminated = self.detached = False
         self.failed_node = ""
         self.error: Mapping[str, Any] | None = None
         self.tolerated = 0

@@ -1,4 +1,4 @@
-"""Documents as YAML that reads back as the same document, and node types with their configuration."""
+"""Documents as YAML that reads back as the same document, how two differ, and node types with their configuration."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from tidemill.cli.render.tables import (
     print_title,
     snippet,
 )
-from tidemill.cli.render.terminal import DIM, Styler, counted, sanitize
+from tidemill.cli.render.terminal import DIM, GREEN, RED, YELLOW, Styler, columns, counted, sanitize
+from tidemill.engine.catalog import Diff
 from tidemill.errors import offered, rejected
 from tidemill.handlers.discovery import UnusableNodeType
+from tidemill.kernel.document.diff import Change, GraphDiff
 from tidemill.kernel.model import Json, NodeType
 from tidemill.node_types import BUILT_IN, NodeTypes
 from tidemill.version import __version__
@@ -220,3 +222,58 @@ def _kind(schema: Json) -> str:
     if kinds == "array" and "items" in schema:
         return f"array of {_kind(schema['items'])}"
     return kinds if isinstance(kinds, str) else " | ".join(kinds)
+
+
+# Differences
+
+
+def print_diff(found: Diff) -> None:
+    sides = (("left", found.left), ("right", found.right))
+    print_facts((label, f"{side.name}@{side.version}  {side.digest}") for label, side in sides)
+    lines = list(_graph_lines(found.graph))
+    print()
+    if not lines:
+        print("they are identical")
+        return
+    paint = Styler()
+    colours = {"+": GREEN, "-": RED, "~": YELLOW}
+    for sign, text in lines:
+        print(f"{paint(sign, colours.get(sign, DIM))} {sanitize(text)}".rstrip())
+
+
+def _graph_lines(graph: GraphDiff) -> Iterator[tuple[str, str]]:
+    yield from (("+", f"node {name}") for name in graph.nodes_added)
+    yield from (("-", f"node {name}") for name in graph.nodes_removed)
+    for change in graph.nodes_changed:
+        yield "~", f"node {change.id}"
+        yield from (("", f"  {line}") for line in _change_lines(change.fields))
+    yield from (("+", f"edge {source} → {target}") for source, target in graph.edges_added)
+    yield from (("-", f"edge {source} → {target}") for source, target in graph.edges_removed)
+    yield from (("~", line) for line in _change_lines(graph.keys))
+    if graph.reordered:
+        yield "~", "the order of the nodes"
+
+
+def _change_lines(changes: Sequence[Change]) -> Iterator[str]:
+    for change in changes:
+        for place, old, new in _places(change.field, change.old, change.new):
+            room = max(16, (columns() - len(place) - 10) // 2)
+            yield f"{place}: {_shown(old, room)} → {_shown(new, room)}"
+
+
+def _places(place: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The innermost places in which two values differ, as far as both are mappings."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        yield place, old, new
+        return
+    for key in dict.fromkeys([*old, *new]):
+        before, after = old.get(key, _ABSENT), new.get(key, _ABSENT)
+        if before != after:
+            yield from _places(f"{place}/{key}", before, after)
+
+
+def _shown(value: Any, room: int) -> str:
+    return "—" if value is _ABSENT else snippet(value, room)
+
+
+_ABSENT = object()

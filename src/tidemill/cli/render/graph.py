@@ -344,6 +344,7 @@ _SIGNS = {
     "HANDLED": "!",
     "RETRYING": "↻",
     "WAITING": "◷",
+    "QUEUED": "◌",
     "PENDING": "○",
     "SKIPPED": "⊘",
     "CANCELLED": "⊘",

@@ -10,6 +10,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidemill.cli.options import acting, is_server
 from tidemill.cli.render.board import duration
 from tidemill.cli.render.events import where
 from tidemill.cli.render.runs import pretty, reference, say
@@ -36,9 +37,10 @@ from tidemill.engine.index_rows import ApprovalRow, DeadLetterRow, RunRow
 from tidemill.engine.services.concurrency import ConcurrencyLimit
 from tidemill.engine.services.workers import WorkerView
 from tidemill.engine.versions import TagMoved, Version
-from tidemill.engine.views import plain
+from tidemill.engine.views import ApprovalView, plain
 from tidemill.engine.worker.registry import Held
 from tidemill.errors import offered, rejected
+from tidemill.kernel.decide.approvals import as_role, as_user, who_words
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.ended import IN_THE_DOCUMENT, remedy
 from tidemill.kernel.explain.live import form_words
@@ -341,19 +343,34 @@ def print_tags(tags: dict[str, int], moves: Sequence[TagMoved]) -> None:
 ASKED_COLUMNS_MAX = 500
 
 
-def print_approval(session: StoreSession, approval: Mapping[str, Any]) -> None:
+def print_approval(session: StoreSession, view: ApprovalView) -> None:
+    approval = view.to_dict()
     print_title(str(approval.get("title") or approval["node"]), f"run {approval['run_id']}")
     print_facts(_approval_facts(approval))
     if approval["status"] == "pending":
         print()
-        print_hint(decide_command(session, approval))
+        print_hint(decide_command(session, view, acting(None)))
 
 
-def decide_command(session: StoreSession, approval: Mapping[str, Any]) -> str:
-    """The command that approves, with placeholders for the fields that its form requires."""
+def may_decide(view: ApprovalView, actor: str, roles: tuple[str, ...]) -> bool:
+    """Whether it makes sense to ask this person; the engine decides whether the answer counts."""
+    person, approval = as_user(actor), view.approval
+    if approval.four_eyes and approval.requester and as_user(approval.requester) == person:
+        return False
+    asked = {*approval.approvers, *(to for _, to in approval.delegated)}
+    return not approval.approvers or person in asked or any(as_role(role) in asked for role in roles)
+
+
+def decide_command(session: StoreSession, view: ApprovalView, actor: str, roles: tuple[str, ...] = ()) -> str:
+    """The command that approves, with placeholders for the fields that its form requires.
+
+    It names one of those who are asked where this person is not. A server takes the person from the key.
+    """
+    approval = view.to_dict()
+    who = () if is_server(session.store) or may_decide(view, actor, roles) else who_words(view.approval)
     item = ("--item", str(approval["index"])) if _is_item(approval) else ()
     place = (approval["run_id"], approval["node"])
-    return session.command("approvals", "decide", *place, "approve", *item, *form_words(approval["form"]))
+    return session.command("approvals", "decide", *place, "approve", *item, *form_words(approval["form"]), *who)
 
 
 def _approval_facts(approval: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

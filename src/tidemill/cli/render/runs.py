@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from typing import IO, Any
 
 import msgspec
@@ -38,9 +39,7 @@ from tidemill.cli.render.tables import (
     traceback_lines,
 )
 from tidemill.cli.render.terminal import (
-    DIM,
     GREEN,
-    RED,
     YELLOW,
     Styler,
     columns,
@@ -54,14 +53,15 @@ from tidemill.cli.render.terminal import (
     text_lines,
 )
 from tidemill.cli.session import StoreSession
-from tidemill.engine.catalog import Diff
 from tidemill.engine.services.bulk import BulkOutcome
 from tidemill.engine.services.dead_letters import Reprocessed
 from tidemill.engine.services.inspection import Comparison
 from tidemill.engine.services.patches import PatchOutcome
 from tidemill.engine.views import RunView
+from tidemill.errors import offered, rejected
 from tidemill.kernel.decide.waits import CHILD_FAILED
-from tidemill.kernel.document.diff import Change, GraphDiff
+from tidemill.kernel.events import NOT_AN_ITEM
+from tidemill.kernel.explain.ended import IN_THE_DOCUMENT
 from tidemill.pictures.history import VisitTimes
 
 STEP_COLUMNS = 200
@@ -74,8 +74,8 @@ NOTE = "note: "
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
-def print_end(view: RunView, board: RunProgress, why: str = "") -> None:
-    """Print how a run ended; `why` is the command that explains a failure."""
+def print_end(view: RunView, board: RunProgress, why: str = "", patch: str = "") -> None:
+    """Print how a run ended; `why` is the command that explains a failure, `patch` the one that applies a document."""
     tolerated = f" · {board.tolerated} tolerated failure{'s' if board.tolerated != 1 else ''}" * bool(board.tolerated)
     elapsed_ms = board.elapsed_ms(time.time_ns() // 1_000_000)
     match view.status:
@@ -93,6 +93,8 @@ def print_end(view: RunView, board: RunProgress, why: str = "") -> None:
             print(f"{words}: {names(map(step_name, steps), STEP_COLUMNS)}")
     for line in not_undone(view.rollback):
         print(f"  {line}")
+    if patch and view.status == "FAILED" and view.error is not None and view.error["code"] in IN_THE_DOCUMENT:
+        print_hint(f"correct the document, then patch the run, because a retry alone fails again: {patch}")
     if why and view.status == "FAILED":
         print_hint(f"what to do about it: {why}")
 
@@ -384,6 +386,46 @@ def _print_nodes(view: RunView, whys: Mapping[str, str], took: Mapping[str, int]
         print_hint(f"and {len(lines) - NODES_SHOWN_MAX:,} more nodes; --json shows them all")
 
 
+@dataclass(frozen=True, slots=True)
+class FailedItems:
+    """The items of the latest visit of a map that failed for good, each with its error."""
+
+    node: str
+    failed: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(cls, node: str, view: RunView, events: Iterable[Mapping[str, Any]]) -> FailedItems:
+        """Find them among the events of a run; an item that completed after a retry is none of them."""
+        if node not in view.nodes:
+            raise rejected("node_unknown", f"the run has no node {node}", hint=offered(node, view.nodes))
+        visit, found = view.nodes[node]["visits"], dict[int, Mapping[str, Any]]()
+        for event in events:
+            if event.get("node") != node or event.get("visit") != visit or event.get("index", NOT_AN_ITEM) < 0:
+                continue
+            if event["type"] == "NodeFailed" and event.get("retry_at_ms") is None:
+                found[event["index"]] = event
+            elif event["type"] in ("NodeStarted", "NodeCompleted", "NodeOverridden"):
+                found.pop(event["index"], None)
+        return cls(node, tuple(found[index] for index in sorted(found)))
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = [{name: event[name] for name in ("index", "attempt", "error")} for event in self.failed]
+        return {"node": self.node, "failed": rows}
+
+
+def print_failed_items(found: FailedItems) -> None:
+    """Print each item with its attempts and its error."""
+    if not found.failed:
+        print(f"no item of {sanitize(found.node)} has failed")
+        return
+    heads = (
+        Column("ITEM", itemgetter("index"), number=True),
+        Column("ATTEMPTS", itemgetter("attempt"), number=True),
+        Column("ERROR", lambda event: error_words(event["error"]), gives=True),
+    )
+    print_rows(heads, found.failed)
+
+
 def tolerated_failures(view: RunView) -> dict[str, int]:
     """The nodes that failed and were tolerated, each with how many of its items did."""
     failed = {name: node.get("items", {}).get("failed", 0) for name, node in view.nodes.items()}
@@ -548,55 +590,3 @@ def _apart(field: str, left: Any, right: Any, depth: int = 0) -> Iterator[tuple[
         return
     for key in dict.fromkeys((*left, *right)):
         yield from _apart(f"{field}.{key}", left.get(key, ABSENT), right.get(key, ABSENT), depth + 1)
-
-
-def print_diff(found: Diff) -> None:
-    sides = (("left", found.left), ("right", found.right))
-    print_facts((label, f"{side.name}@{side.version}  {side.digest}") for label, side in sides)
-    lines = list(_graph_lines(found.graph))
-    print()
-    if not lines:
-        print("they are identical")
-        return
-    paint = Styler()
-    colours = {"+": GREEN, "-": RED, "~": YELLOW}
-    for sign, text in lines:
-        print(f"{paint(sign, colours.get(sign, DIM))} {sanitize(text)}".rstrip())
-
-
-def _graph_lines(graph: GraphDiff) -> Iterator[tuple[str, str]]:
-    yield from (("+", f"node {name}") for name in graph.nodes_added)
-    yield from (("-", f"node {name}") for name in graph.nodes_removed)
-    for change in graph.nodes_changed:
-        yield "~", f"node {change.id}"
-        yield from (("", f"  {line}") for line in _change_lines(change.fields))
-    yield from (("+", f"edge {source} → {target}") for source, target in graph.edges_added)
-    yield from (("-", f"edge {source} → {target}") for source, target in graph.edges_removed)
-    yield from (("~", line) for line in _change_lines(graph.keys))
-    if graph.reordered:
-        yield "~", "the order of the nodes"
-
-
-def _change_lines(changes: Sequence[Change]) -> Iterator[str]:
-    for change in changes:
-        for place, old, new in _places(change.field, change.old, change.new):
-            room = max(16, (columns() - len(place) - 10) // 2)
-            yield f"{place}: {_shown(old, room)} → {_shown(new, room)}"
-
-
-def _places(place: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The innermost places in which two values differ, as far as both are mappings."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        yield place, old, new
-        return
-    for key in dict.fromkeys([*old, *new]):
-        before, after = old.get(key, _ABSENT), new.get(key, _ABSENT)
-        if before != after:
-            yield from _places(f"{place}/{key}", before, after)
-
-
-def _shown(value: Any, room: int) -> str:
-    return "—" if value is _ABSENT else snippet(value, room)
-
-
-_ABSENT = object()

@@ -278,18 +278,22 @@ def print_refusal(problems: Sequence[Problem]) -> None:
         print(f"  {paint('→ ' + sanitize(only.hint), DIM)}", file=sys.stderr)
 
 
+_OPTIONS = {"inputs_invalid": "-i", "form_invalid": "--form"}
 _NOT_TEXT = re.compile(r"([\w.+-]+) is not of type \"string\"", re.ASCII)
 
 
 def _with_quotes(problem: Problem) -> Problem:
-    """An input that was read as JSON and should be a text, with a hint how a shell passes such a text."""
-    _, _, name = problem.path.partition("/inputs/")
+    """A value that was read as JSON and should be a text, with a hint how a shell passes such a text."""
+    option = _OPTIONS.get(problem.code, "")
+    name = problem.path.removeprefix("/inputs/" if option == "-i" else "/form/")
     found = _NOT_TEXT.fullmatch(problem.message)
-    if problem.code != "inputs_invalid" or problem.hint or not name or "/" in name or found is None:
+    # A form that does not fit always has a hint: its fields.
+    told = problem.hint and option == "-i"
+    if not option or told or name == problem.path or not name or "/" in name or found is None:
         return problem
     from msgspec.structs import replace
 
-    return replace(problem, hint=f"""to pass a text: -i '{name}="{found[1]}"'""")
+    return replace(problem, hint=f"""to pass a text: {option} '{name}="{found[1]}"'""")
 
 
 def report_problems(problems: Sequence[Problem], *, as_json: bool) -> None:

@@ -26,6 +26,7 @@ from tidemill.errors import Unavailable
 from tidemill.handlers.contract import Cancelled, Fail
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.jobs import JobBody
+from tidemill.observability.capture import release_line
 from tidemill.security.masking import NO_MASK, Mask
 from tidemill.security.secrets import SecretAccessLog
 from tidemill.stores.contract import Lease, Store, Stream
@@ -304,6 +305,7 @@ class AttemptOutput:
             held, self._held = self._held or {}, None
         for source, text in held.items():
             self._write(source, text)
+        release_line(self)
         if self.has_output:
             await self._broadcaster.flush_attempt(self._journal)
 

@@ -7,10 +7,11 @@ finished run: a finding says when it rests on a part. The rules are those of `wh
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
-from importlib.util import find_spec
+from importlib import metadata
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -50,17 +51,25 @@ COMMON = ("default", SYSTEM_QUEUE)
 REASONS_MAX = 5
 NEEDED = ("migrations", "row_security")
 """Findings of a store without which nothing else can be checked."""
-EXTRAS = {
-    "jq": "jq",
-    "mcp": "mcp",
-    "metrics": "prometheus_client",
-    "otel": "opentelemetry",
-    "postgres": "psycopg",
-    "redis": "hiredis",
-    "s3": "obstore",
-    "sandbox": "pydantic_monty",
-    "server": "fastapi",
-}
+EXTRAS = ("jq", "mcp", "metrics", "otel", "postgres", "redis", "s3", "sandbox", "server")
+_OF_EXTRA = re.compile(r"""([\w.-]+).*;.*\bextra == ['"]([\w-]+)['"]""", re.ASCII)
+
+
+def installed_extras() -> list[str]:
+    """The extras of which every distribution is installed."""
+    try:
+        found = [match.groups() for each in metadata.requires("tidemill") or () if (match := _OF_EXTRA.match(each))]
+    except metadata.PackageNotFoundError:
+        return []
+    needs = {name: [needed for needed, extra in found if extra == name] for name in EXTRAS}
+    return [name for name, needed in needs.items() if needed and all(map(_is_installed, needed))]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return bool(metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return False
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +114,7 @@ class Doctor:
 
     async def check_store(self) -> list[Finding]:
         """The product and the store, which need not be open; why it cannot be used is a finding."""
-        extras = [name for name, module in EXTRAS.items() if find_spec(module) is not None]
+        extras = installed_extras()
         said = f"Tidemill {__version__}, Python {sys.version.split()[0]}, extras {', '.join(extras) or 'none'}"
         found, began = [Finding("versions", "ok", said)], self._context.ambient.monotonic_ms()
         try:

@@ -18,6 +18,7 @@ from tidemill.engine.maintenance.schedule import insert_first
 from tidemill.engine.run_cache import CachedRun
 from tidemill.engine.run_query import (
     BUCKETS,
+    OF_RUNS,
     SUMMARISED_MAX,
     FailureGroups,
     Moment,
@@ -464,7 +465,7 @@ class RunService(RunActions):
         arguments by name are conditions too. `since` and `until` take `"2h"` (ago), a date, or Python's `datetime` and
         `timedelta`. Raises Rejected with everything that is not understood.
         """
-        wanted = self._query(query, terms, status, workflow, label, since, until)
+        wanted = await self._query(query, terms, status, workflow, label, since, until)
         return await (self._first(wanted, limit, after) if wanted.top else self._page(wanted, after, limit))
 
     async def iterate(
@@ -479,7 +480,7 @@ class RunService(RunActions):
         until: Moment | None = None,
     ) -> AsyncIterator[RunRow]:
         """Every run that meets all conditions of `find`, newest first, read a page at a time."""
-        wanted = self._query(query, terms, status, workflow, label, since, until)
+        wanted = await self._query(query, terms, status, workflow, label, since, until)
         after: str | None = None
         while True:
             rows, after = await self._page(wanted, after, ITERATED_PAGE)
@@ -503,7 +504,7 @@ class RunService(RunActions):
         at_most: int = 10_000,
     ) -> int:
         """How many runs meet all conditions of `find`, counted up to `at_most`."""
-        wanted = self._query(query, terms, status, workflow, label, since, until)
+        wanted = await self._query(query, terms, status, workflow, label, since, until)
         if at_most < 1:
             raise rejected("limit_invalid", f"runs are counted up to 1 or more, not {at_most}", path="/at_most")
         if wanted.since_ms is None and wanted.before_ms is None and not wanted.top:
@@ -530,7 +531,7 @@ class RunService(RunActions):
         return (await self._summarised(query, ("status:failed",), BUCKETS)).failures
 
     async def _summarised(self, query: str | Iterable[str], terms: Iterable[str], buckets: int) -> RunSummary:
-        wanted = self._query(query, terms, None, None, None, None, None)
+        wanted = await self._query(query, terms)
         checked_buckets(buckets)
         async with self._context.summarising:
             rows, after = await self._first(wanted, SUMMARISED_MAX)
@@ -547,20 +548,22 @@ class RunService(RunActions):
             # Other requests are answered in between.
             await asyncio.sleep(0)
 
-    def _query(
-        self,
-        query: str | Iterable[str],
-        terms: Iterable[str],
-        status: str | None,
-        workflow: str | None,
-        label: str | Mapping[str, str] | None,
-        since: Moment | None,
-        until: Moment | None,
-    ) -> RunQuery:
-        # Starts are dated by the store's clock.
+    async def _query(self, query: str | Iterable[str], terms: Iterable[str], *named: Any) -> RunQuery:
+        """What `find` asks for, by the values of its conditions in their order; the store's clock dates starts."""
         now = self._context.store.now_ms()
-        named = {"status": status, "workflow": workflow}
-        return read_query(query, terms=terms, named=named, label=label, since=since, until=until, now_ms=now)
+        status, workflow, label, since, until = named or (None,) * 5
+        fields = {"status": status, "workflow": workflow}
+        wanted = read_query(query, terms=terms, named=fields, label=label, since=since, until=until, now_ms=now)
+        return replace(wanted, terms=tuple([await self._with_run_id(term) for term in wanted.terms]))
+
+    async def _with_run_id(self, term: str) -> str:
+        """A term with the whole id of the run that its prefix names; refused if there is no such run."""
+        name, _, text = term.partition(":")
+        if name not in OF_RUNS or (await self._context.page(RUN, (term,), None, 1)).rows:
+            return term
+        run_id = await self.resolve(text)
+        await self._context.tail(run_id, 0, 1)
+        return f"{name}:{run_id}"
 
     async def _page(self, query: RunQuery, after: str | None, limit: int) -> RunPage:
         page = await self._context.page(RUN, query.terms, after, limit, since=query.since_ms, before=query.before_ms)

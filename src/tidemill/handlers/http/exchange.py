@@ -48,9 +48,7 @@ def failure(error: CallFailed) -> Fail:
 def check_status(answer: Answer, method: str, expect: Iterable[int | str] | None, now_ms: int) -> None:
     if any(_covers(each, answer.status) for each in expect or ("2xx",)):
         return
-    size = 4 * _QUOTED_MAX
-    beginning = answer.body[:size].decode("utf-8", "replace") + ("…" if len(answer.body) > size else "")
-    quoted = truncate(" ".join(beginning.split()), _QUOTED_MAX)
+    quoted = excerpt(answer.body)
     message = f"{method} {shown(answer.url)} was answered with {answer.status} {answer.reason}".rstrip()
     raise Fail(
         "http_status",
@@ -59,6 +57,13 @@ def check_status(answer: Answer, method: str, expect: Iterable[int | str] | None
         retry_after_ms=retry_after_ms(answer.header("retry-after"), now_ms),
         hint=_HINTS.get(answer.status) or _HINTS_OF_KINDS.get(answer.status // 100, ""),
     )
+
+
+def excerpt(body: bytes) -> str:
+    """The beginning of a body on one line, for messages."""
+    size = 4 * _QUOTED_MAX
+    beginning = body[:size].decode("utf-8", "replace") + ("…" if len(body) > size else "")
+    return truncate(" ".join(beginning.split()), _QUOTED_MAX)
 
 
 def _covers(expected: int | str, status: int) -> bool:

@@ -332,5 +332,6 @@ def _json(answer: Answer) -> Any:
         with paused_collector():
             return msgspec.json.decode(answer.body.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        hint = "set parse to text to see what it is"
-        raise Fail("response_invalid", f"the answer is not JSON: {error}", hint=hint) from error
+        hint = "set parse to text if the server sends no JSON on purpose"
+        message = f"the answer is not JSON: {error}; it begins: {exchange.excerpt(answer.body)}"
+        raise Fail("response_invalid", message, hint=hint) from error

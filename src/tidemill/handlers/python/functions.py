@@ -52,11 +52,9 @@ from tidemill.handlers.python.conversion import (
 )
 
 T = TypeVar("T")
-
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 # Find a function.
-
 Function = Callable[..., Any]
 _F = TypeVar("_F", bound=Function)
 
@@ -198,6 +196,8 @@ def imported(name: str) -> Function:
     except AttributeError as error:
         members = getattr(error.obj, "__dict__", {})
         hint = offered(str(error.name), [each for each, found in members.items() if callable(found)])
+        if module_name.partition(".")[0] in sys.stdlib_module_names:
+            hint = f"Python loaded its own module, {members.get('__file__', 'built in')}: rename yours"
         raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}", hint=hint) from error
     except SyntaxError as error:
         # The interpreter's own frames lead astray; the place of the mistake is in the error.

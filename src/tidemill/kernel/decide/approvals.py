@@ -74,7 +74,8 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
     if not _entitled(approval, user, command.roles):
         delegated = (f"{by} has delegated it to {to}" for by, to in approval.delegated)
         asked = "; ".join((", ".join(approval.approvers), *delegated))
-        return problem("approver_not_allowed", f"{user} may not decide this", f"asked were: {asked}")
+        hint = f"asked were: {asked}; decide as one of them, such as {' '.join(who_words(approval))}"
+        return problem("approver_not_allowed", f"{user} may not decide this", hint)
     if isinstance(command, Delegate):
         return _refuse_delegation(approval, builder.state, user, command.to)
     if approval.status == "expired":
@@ -139,6 +140,24 @@ def _entitled(approval: Approval, user: str, roles: tuple[str, ...]) -> bool:
         or any(as_role(role) in approval.approvers for role in roles)
         or any(to == user for _, to in approval.delegated)
     )
+
+
+def entitled(approval: Approval) -> tuple[str, ...]:
+    """Who may decide after all delegations; empty where anyone may."""
+    if not approval.approvers:
+        return ()
+    found = dict.fromkeys(approval.approvers)
+    for by, to in approval.delegated:
+        found.pop(by, None)
+        found[to] = None
+    return tuple(found)
+
+
+def who_words(approval: Approval) -> tuple[str, ...]:
+    """The option of a command that decides as one of those who are asked: with their role, else as a person."""
+    asked = entitled(approval)
+    role = next((each.removeprefix(ROLE) for each in asked if each.startswith(ROLE)), "")
+    return ("--role", role) if role else ("--as", asked[0].removeprefix(USER)) if asked else ()
 
 
 def _delegated_to(approval: Approval, user: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import json
 
 from tidemill.kernel.activation import Approval
-from tidemill.kernel.decide.approvals import as_user
+from tidemill.kernel.decide.approvals import as_user, entitled
 from tidemill.kernel.decide.fencing import phase_of
 from tidemill.kernel.decide.retries import SET_ASIDE
 from tidemill.kernel.events import NOT_AN_ITEM
@@ -315,7 +315,7 @@ def timer(_: ExplainInput, case: WaitingVisit) -> blockers.Timer:
 def approval_of(facts: ExplainInput, case: WaitingVisit) -> blockers.Person:
     approval = case.act.approval
     assert approval is not None, "only pending approvals are classified as person"
-    approvers, voted = _entitled(approval), tuple(vote.by for vote in approval.votes)
+    approvers, voted = entitled(approval), tuple(vote.by for vote in approval.votes)
     involved = (approval.requester, *facts.state.patched_by) if approval.four_eyes else ()
     then = "fail" if approval.on_timeout == "escalate" and approval.escalated else approval.on_timeout
     text = f"{len(voted)} of {approval.quorum} votes" if approval.quorum > 1 else "no decision"
@@ -351,17 +351,6 @@ def form_words(form: Any) -> tuple[str, ...]:
     fields = form.get("properties", {}) if required else {}
     open_ = [name for name in required if not (isinstance(fields.get(name), dict) and "default" in fields[name])]
     return tuple(word for name in open_ for word in ("--form", f"{name}=VALUE"))
-
-
-def _entitled(approval: Approval) -> tuple[str, ...]:
-    """Who may decide after all delegations; empty where anyone may."""
-    if not approval.approvers:
-        return ()
-    found = dict.fromkeys(approval.approvers)
-    for by, to in approval.delegated:
-        found.pop(by, None)
-        found[to] = None
-    return tuple(found)
 
 
 def signal(_: ExplainInput, case: WaitingVisit) -> blockers.Signal:

@@ -100,6 +100,20 @@ def test_the_wal_of_a_killed_process_stays_as_it_was(file: StoreFile, tmp_path: 
     assert {name: (copied / name).read_bytes() for name in before} == before
 
 
+def test_an_extra_is_installed_when_all_of_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"mcp", "server"} <= set(doctor.installed_extras())
+    installed = doctor.metadata.version
+
+    def version(name: str) -> str:
+        if name == "limits":
+            raise doctor.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    found = doctor.installed_extras()
+    assert "mcp" in found and "server" not in found
+
+
 def test_a_missing_file_is_one_finding_and_is_not_made(tmp_path: Path) -> None:
     found = tidemill.diagnose(f"sqlite:///{tmp_path}/nope.db")
     assert found.severity == "error"

@@ -204,6 +204,7 @@ async def test_a_body_that_is_not_json(http: Handler, served: Web, body: bytes) 
     served.routes["/"] = reply(body, Content_Type="application/json")
     failed = await failure(http, {"url": served.url()})
     assert (failed.code, failed.retryable) == ("response_invalid", False)
+    assert f"it begins: {body.decode(errors='replace')[:20]}" in failed.message
     assert failed.__cause__ is not None
 
 

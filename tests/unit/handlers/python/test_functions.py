@@ -431,6 +431,7 @@ def test_what_cannot_be_imported_says_where_and_what_to_do(tmp_path: Path, monke
     for name, message, hint in (
         ("with_a_slip:f", "with_a_slip.py:2: invalid syntax", "correct that line"),
         ("not_there_at_all:f", "No module named 'not_there_at_all'", "beside the document"),
+        ("colorsys:f", "has no attribute 'f'", "colorsys.py: rename yours"),
         ("json.dumps", "no function json.dumps is registered", "write json:dumps"),
         ("score", "no function score is registered", "write module:function"),
     ):

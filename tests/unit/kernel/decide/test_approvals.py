@@ -472,7 +472,10 @@ def test_who_passes_it_on_has_given_it_away() -> None:
     assert no_delegation(run, "ann", "cleo") == "approver_not_allowed"
     problem = run.kernel.ask(run.decision("approve", "h", "ann"))
     assert isinstance(problem, Problem)
-    assert problem.hint == "asked were: user:ann, role:boss; user:ann has delegated it to user:bob"
+    assert problem.hint == (
+        "asked were: user:ann, role:boss; user:ann has delegated it to user:bob; "
+        "decide as one of them, such as --role boss"
+    )
 
 
 def test_it_can_be_passed_on_and_back() -> None:
