@@ -527,7 +527,7 @@ class InspectionService:
             _check_attempt(entry.state, node, visit, index, attempt)
         lines = Lines()
         told = [*lines.of(latest_of(spoken)), *lines.rest(), *await self._tracebacks(run_id, wanted)]
-        return sorted(told, key=attrgetter("at_ms"))
+        return sorted(told, key=attrgetter("at_ms", "undo"))
 
     async def _tracebacks(
         self, run_id: str, wanted: Callable[[AttemptId], bool], after: int = 0, until: int | None = None

@@ -1,10 +1,10 @@
 """Find the operator's functions, and call them in the event loop or in a thread.
 
 A function is registered (`functions=`, `--app`) or named by its import path `module:function`. Importing a module
-registers nothing: `@function` only stores a name on the function. The values that a generator yields are published to
-followers; together they are the result, unless the generator returns a value.
-A thread cannot be stopped from outside: a function in one learns at its next heartbeat, checkpoint or chunk that its
-attempt is over. A function that never returns occupies only its own thread. Thread-local values may outlive a call.
+registers nothing: `@function` only stores a name on the function. What a generator yields is published to followers,
+and is the result unless it returns one. A thread cannot be stopped from outside: its function learns at the next
+heartbeat, checkpoint or chunk that the attempt is over, and one that never returns occupies only its own thread.
+Thread-local values may outlive a call.
 """
 
 from __future__ import annotations
@@ -197,7 +197,8 @@ def imported(name: str) -> Function:
         members = getattr(error.obj, "__dict__", {})
         hint = offered(str(error.name), [each for each, found in members.items() if callable(found)])
         if module_name.partition(".")[0] in sys.stdlib_module_names:
-            hint = f"Python loaded its own module, {members.get('__file__', 'built in')}: rename yours"
+            hint = f"{hint} Or: " if hint.startswith("did you mean") else ""
+            hint += f"Python loaded its own module, {members.get('__file__', 'built in')}: rename yours"
         raise CapabilityMissing("function_unknown", f"{name} cannot be imported: {error}", hint=hint) from error
     except SyntaxError as error:
         # The interpreter's own frames lead astray; the place of the mistake is in the error.

@@ -206,17 +206,17 @@ def _way_to_undo(state: State) -> tuple[str, str] | None:
     if unknown is None:
         return "what a rollback has left is settled, or can be undone: roll back again", again
     node, visit, index = unknown.rsplit("/", 2)
-    name, latest = label(node, int(visit), int(index)), state.peek(node).visit
-    ways = "settle it with its value if it happened, or skip it if it did not"
-    if int(visit) != latest:
-        ways = "undo it by hand if it happened, then skip it"
-    words = f"the outcome of {name} is unknown: {ways}; then roll back again"
-    which = "" if int(visit) == latest else f" --visit {visit}"
-    which += "" if index == "-1" else f" --item {index}"
-    return (
-        words,
-        f"tidemill runs override {{run}} {node}{which} {'--skip' if int(visit) != latest else '--value VALUE'}",
-    )
+    name, cell = label(node, int(visit), int(index)), state.peek(node)
+    act = peek_at(cell, int(index)) if int(visit) == cell.visit else None
+    what, which, how = f"the outcome of {name} is unknown", "" if index == "-1" else f" --item {index}", "--skip"
+    if act is None:
+        ways, which = "undo it by hand if it happened, then skip it", f" --visit {visit}{which}"
+    elif act.attempt:
+        ways, how = "settle it with its value if it happened, or skip it if it did not", "--value VALUE"
+    else:
+        what = f"the log holds no start of {name}, but a worker may have begun it"
+        ways = "skip it if it did nothing, or settle it with its value"
+    return f"{what}: {ways}; then roll back again", f"tidemill runs override {{run}} {node}{which} {how}"
 
 
 class ParentRun(msgspec.Struct, frozen=True, gc=False):
