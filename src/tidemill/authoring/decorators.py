@@ -20,12 +20,11 @@ from tidemill.authoring.document_builder import (
     DocumentBuilder,
     current_builder,
     gathered,
-    named_values,
     place_of_line,
     plain_call,
 )
-from tidemill.authoring.hints import ToleratedFailure
-from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of, misfit
+from tidemill.authoring.hints import ToleratedFailure, misfit, named_values
+from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of
 from tidemill.authoring.task_options import Options, OtherVerb, Seconds, told_usage
 from tidemill.errors import Problem, for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
