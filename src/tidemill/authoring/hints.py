@@ -5,17 +5,23 @@ A type is refused only if no value of it fits: what is not known fits.
 
 from __future__ import annotations
 
+import ast
+import builtins
 import dataclasses
 import inspect
+import sys
 import typing
 from collections.abc import Callable
-from types import CellType, CodeType, ModuleType
+from contextlib import suppress
+from pathlib import Path
+from types import CellType, CodeType, FrameType, ModuleType
 from typing import Any
 
 import msgspec
 
-from tidemill.authoring.formatted_text import BEGIN, FormattedText
+from tidemill.authoring.formatted_text import BEGIN, FormattedText, is_of_tidemill
 from tidemill.authoring.reference import MISSING, Reference, hint_of, place_of
+from tidemill.errors import offered
 from tidemill.handlers.python.conversion import (
     ConversionError,
     alternatives_of,
@@ -124,6 +130,67 @@ def _is_free(kind: Any) -> bool:
     names = any(config.get(key) for key in ("populate_by_name", "validate_by_name"))
     is_root = "root" in getattr(kind, "model_fields", {})
     return config.get("extra") == "allow" or names or is_root or any(getattr(made, way, None) for way in ways)
+
+
+# Hints that are written as text.
+
+
+def resolve_locals(function: Any) -> Any:
+    """The function, with its hints resolved that name what the function around it has defined, as Python does not."""
+    names, hints = getattr(function, "__globals__", {}), getattr(function, "__annotations__", {})
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_of_tidemill(frame):
+        frame = frame.f_back
+    if frame is None or frame.f_locals is frame.f_globals:
+        return function
+    for name, hint in hints.items():
+        if isinstance(hint, str) and _missing_name(hint, names):
+            with suppress(Exception):
+                kind = type("Hinted", (), {"__annotations__": {name: hint}})
+                hints[name] = typing.get_type_hints(kind, names, dict(frame.f_locals), include_extras=True)[name]
+    return function
+
+
+def check_names(function: Any, problem: Callable[[str, str, str], None]) -> None:
+    """Record the hints of a function that name nothing; those of imports for type checkers may."""
+    function = inspect.unwrap(function)
+    names = getattr(function, "__globals__", {})
+    for name, hint in getattr(function, "__annotations__", {}).items():
+        missing = _missing_name(hint, names) if isinstance(hint, str) else ""
+        if missing and missing not in _for_type_checkers(function):
+            meant = offered(missing, [*(each for each in names if each[0] != "_"), *vars(builtins)])
+            hint_of_problem = meant if meant.startswith("did") else "define or import it above the function"
+            message = f"{function.__name__}(…): `{name}` is hinted {hint}, and there is no {missing}"
+            problem("hint_unknown", message, hint_of_problem)
+
+
+def _missing_name(hint: str, names: dict[str, Any]) -> str:
+    try:
+        typing.get_type_hints(type("Hinted", (), {"__annotations__": {"hint": hint}}), names)
+    except NameError as error:
+        return error.name or str(error).partition("'")[2].partition("'")[0]
+    except Exception:
+        return ""
+    return ""
+
+
+def _for_type_checkers(function: Any) -> set[str]:
+    """The names that a module imports or defines for type checkers only."""
+    try:
+        tree = ast.parse(Path(function.__code__.co_filename).read_text("utf-8"))
+    except (OSError, ValueError, SyntaxError, AttributeError):
+        return set()
+    found: set[str] = set()
+    for each in ast.walk(tree):
+        if isinstance(each, ast.If) and "TYPE_CHECKING" in ast.unparse(each.test):
+            for inner in ast.walk(each):
+                if isinstance(inner, ast.alias):
+                    found.add((inner.asname or inner.name).partition(".")[0])
+                elif isinstance(inner, (ast.ClassDef, ast.FunctionDef)):
+                    found.add(inner.name)
+                elif isinstance(inner, ast.Name):
+                    found.add(inner.id)
+    return found
 
 
 # What a function names.
