@@ -20,6 +20,7 @@ from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Union, cast, over
 from tidemill.authoring.control_flow import APPROVAL_TYPE, EXHAUSTED, Exit, Guarded, Loop, Otherwise
 from tidemill.authoring.decorators import Recordable
 from tidemill.authoring.document_builder import DocumentBuilder, current_builder, place_in_code, required_builder
+from tidemill.authoring.formatted_text import MARKS, FormattedText, not_known, plain_text, texts_in
 from tidemill.authoring.reference import (
     ITERATION,
     MISSING,
@@ -122,7 +123,9 @@ def default(value: T, otherwise: T, /, *others: T) -> T:
     builder = required_builder("tidemill.default(…)")
     second: Any = otherwise
     try:
-        other: Any = place_of(second) if isinstance(second, Reference) else to_json(second)
+        other: Any = place_of(second) if isinstance(second, Reference) else to_json(second, plain_text)
+        if not isinstance(other, (str, Place)) and any(map(MARKS.search, texts_in(other))):
+            raise not_known("a default holds a text with results", "make it inside a task")
         other = builder.text(other) if isinstance(other, str) else other
     except ConversionError as error:
         raise rejected("argument_not_json", f"{second!r} cannot be written as JSON: {error}") from None
@@ -297,7 +300,9 @@ def approve(
         ("escalate_to", escalate_to, ()),
         ("approval_url", url, ""),
     )
-    config = {key: value for key, value, usual in given if isinstance(value, Reference) or value != usual}
+    config = {
+        key: value for key, value, usual in given if isinstance(value, (Reference, FormattedText)) or value != usual
+    }
     is_model = isinstance(form, type)
     hint = make_dataclass("Approval", [("form", form)], bases=(Approval,), frozen=True) if is_model else Approval
     reference = builder.add(id, APPROVAL_TYPE, config, after=(after,), hint=hint, gate=gate, own_id=id != "approve")

@@ -121,6 +121,12 @@ def surely_happens(steps: Mapping[str, Step], name: str, guards: Iterable[Block]
     return True
 
 
+def guard_reads(step: Step, loop: Loop) -> set[str]:
+    """The nodes that the conditions of a step's blocks inside a loop read."""
+    inner = step.blocks[step.blocks.index(loop) + 1 :]
+    return {str(place.node) for block in inner if isinstance(block, Guarded) for place in block.condition.places()}
+
+
 class NodeWriter:
     """Writes the nodes of a document; `next_id` gives the id of a step that has to be added."""
 

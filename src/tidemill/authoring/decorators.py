@@ -20,12 +20,11 @@ from tidemill.authoring.document_builder import (
     DocumentBuilder,
     current_builder,
     gathered,
-    named_values,
     place_of_line,
     plain_call,
 )
-from tidemill.authoring.hints import ToleratedFailure
-from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of, misfit
+from tidemill.authoring.hints import ToleratedFailure, check_names, misfit, named_values, resolve_locals
+from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of
 from tidemill.authoring.task_options import Options, OtherVerb, Seconds, told_usage
 from tidemill.errors import Problem, for_callers, offered, rejected
 from tidemill.handlers.python.conversion import (
@@ -196,7 +195,8 @@ class Recordable(Generic[P, R]):
         )
 
     def _check_result(self, builder: DocumentBuilder) -> None:
-        """Record a return hint that no result keeps."""
+        """Record a return hint that no result keeps, and hints that name nothing."""
+        check_names(self.function, builder.problem)
         if secret := self._conversion("return")[1]:
             message = f"{self.__name__} returns {shown(self.result_hint)}, and {secret}"
             builder.problem("hint_secret", message, SECRET_HINT)
@@ -580,7 +580,7 @@ def _decorated(function: Any, what: str, make: Callable[[Any], Any]) -> Any:
         if parameters[:1] in (["self"], ["cls"]) and owner not in ("", "<locals>"):
             hint = f"make it a function, or write @staticmethod above @tidemill.{what} and leave out `{parameters[0]}`"
             raise TypeError(f"{found.__qualname__} is a method, and a run has no object to call it on: {hint}")
-        return make(found)
+        return make(resolve_locals(found))
 
     return decorate if function is None else decorate(function)
 

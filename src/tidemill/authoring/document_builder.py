@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import CellType, CodeType, FrameType, ModuleType
+from types import CodeType, FrameType
 from typing import Any
 
 import msgspec
@@ -28,14 +28,28 @@ from tidemill.authoring.control_flow import (
     Loop,
     NodeWriter,
     Step,
+    guard_reads,
     inserted,
     surely_happens,
 )
-from tidemill.authoring.reference import (
-    BEGIN,
-    END,
+from tidemill.authoring.formatted_text import (
     FORMATTED,
     IN_A_TASK,
+    MARKS,
+    FormattedText,
+    Mark,
+    Marks,
+    is_intact,
+    is_of_tidemill,
+    not_known,
+    plain_text,
+    readable,
+    shortened,
+    template_in,
+    texts_in,
+)
+from tidemill.authoring.hints import Named, value_of
+from tidemill.authoring.reference import (
     MISSING,
     Condition,
     Json,
@@ -43,16 +57,18 @@ from tidemill.authoring.reference import (
     Reference,
     Text,
     hint_of,
-    not_known,
+    is_about_reference,
+    name_of,
     place_of,
     recorder_of,
     template_literal,
     template_of,
+    text_of,
     text_template_of,
 )
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.expressions.scope import RESERVED, has_syntax
-from tidemill.handlers.python.conversion import ConversionError, is_model, plain, short, to_json
+from tidemill.handlers.python.conversion import ConversionError, is_model, to_json
 from tidemill.kernel.document.fields import ident
 from tidemill.kernel.document.problems import DocumentPath, ProblemCollector
 
@@ -89,6 +105,10 @@ def plain_call(workflow: str) -> Iterator[None]:
         _PLAIN_CALL.reset(token)
 
 
+_PYTHON = os.path.dirname(os.__file__) + os.sep
+"""Where the modules of Python itself are."""
+
+
 class DocumentBuilder:
     def __init__(self, name: str, written_at: str = "") -> None:
         self.name = name
@@ -108,9 +128,9 @@ class DocumentBuilder:
         self.unentered: dict[object, tuple[str, str]] = {}
         """Blocks that were called and not entered yet: what was called, and where."""
         self._problems: list[Problem] = []
-        self._formatted: dict[str, tuple[Place, ...]] = {}
-        self._among_text: dict[str, str] = {}
-        """Of a template that makes text of a value: the plain one, which does so where other text is beside it."""
+        self._marks = Marks()
+        self._altered: set[str] = set()
+        """The lines with a text that Python has changed."""
         self._numbers: dict[str, int] = {}
         """The last numbers in ids, by name."""
         self._gates: list[Step] = []
@@ -123,20 +143,19 @@ class DocumentBuilder:
         token = _CURRENT.set(self)
         try:
             yield
-        except (TypeError, KeyError) as error:
-            # Of Python or a library that was given a reference.
-            if not re.search(rf"\b{Reference.__name__}\b", str(error)) and not any(
-                isinstance(each, Reference) for each in error.args
-            ):
-                raise
-            message = f"a result is used as a value ({error}), and it is known only when the workflow runs"
-            at = _place_of_error(error, self._written_at.partition(":")[0])
-            problem = Problem(code="value_not_known", message=message, path=at, hint=IN_A_TASK)
-            raise Rejected([*self._problems, problem]) from error
         except Rejected as refusal:
             at = _place_of_error(refusal) or self._written_at
             found = [_located(each, at) for each in refusal.problems]
             raise Rejected([*self._problems, *(each for each in found if each not in self._problems)]) from None
+        except Exception as error:
+            if not is_about_reference(error):
+                raise
+            message = (
+                f"a result is used as a value ({readable(str(error))}), and it is known only when the workflow runs"
+            )
+            at = _place_of_error(error, self._written_at.partition(":")[0])
+            problem = Problem(code="value_not_known", message=message, path=at, hint=IN_A_TASK)
+            raise Rejected([*self._problems, problem]) from error
         finally:
             _CURRENT.reset(token)
 
@@ -158,12 +177,12 @@ class DocumentBuilder:
 
     def is_current(self) -> bool:
         """Whether what the function named is still the same."""
-        return all(_value(where, name) is known for where, name, known in self.named)
+        return all(value_of(where, name) is known for where, name, known in self.named)
 
     # Problems.
 
-    def problem(self, code: str, message: str, hint: str = "") -> None:
-        at = place_in_code() if self.is_called else self._written_at
+    def problem(self, code: str, message: str, hint: str = "", at: str = "") -> None:
+        at = at or (place_in_code() if self.is_called else self._written_at)
         problem = Problem(code=code, message=message, hint=hint, path=at)
         if problem not in self._problems:  # A line may be reached many times.
             self._problems.append(problem)
@@ -226,6 +245,8 @@ class DocumentBuilder:
 
     def _check_id(self, name: str) -> None:
         """Record what is wrong with an id that the author chose."""
+        if MARKS.search(name):
+            raise not_known(f"the id {readable(name)} holds a result", "an id is known when the workflow is built")
         found = ProblemCollector()
         ident(DocumentPath(found, ""), "id", name)
         for each in found.problems:
@@ -235,7 +256,7 @@ class DocumentBuilder:
 
     def next_id(self, name: str) -> str:
         """The id that the next step of this name gets."""
-        base = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "step"
+        base = re.sub(r"[^A-Za-z0-9_-]", "_", FORMATTED.sub(lambda found: f" {template_in(found[1])} ", name)) or "step"
         base = f"_{base}" if not re.match("[A-Za-z_]", base) else base
         found = f"{base}_1" if base in RESERVED else base
         number = self._numbers.get(base, 1)
@@ -280,31 +301,26 @@ class DocumentBuilder:
 
     # Values.
 
-    def formatted(self, reference: Reference) -> str:
+    def formatted(self, reference: Reference) -> FormattedText:
         """The text that stands for a reference in a string until the string is rendered."""
-        place, hint = place_of(reference), hint_of(reference)
-        if hint is str:
-            return self.template(template_of(place), (place,))
-        text = text_template_of(place)
-        self._among_text[text] = template_of(place)
-        return self.template(text, (place,))
+        place = place_of(reference)
+        among = template_of(place)
+        template = among if hint_of(reference) is str else text_template_of(place)
+        text, name = self._marks.add(Mark(template, among, (place,))), name_of(reference)
+        if self.is_called:
+            self._marks.expect(text, name, place_in_code())
+        return FormattedText(text, name, lambda: self.is_called)
 
     def text(self, text: str) -> Text | str:
         """A string that references were formatted into, taken apart."""
-        parts: list[Place | str] = []
-        for number, part in enumerate(FORMATTED.split(text)):
-            if number % 2 and len(self._formatted.get(part, ())) != 1:
-                raise not_known("a template is part of a default", "make the text inside a task")
-            parts += [self._formatted[part][0] if number % 2 else part] if part else []
-        if not any(isinstance(part, Place) for part in parts):
-            return text
-        # What is joined with an empty text is text, too.
-        return Text(tuple(parts) if len(parts) > 1 else (*parts, ""))
+        if is_intact(text):
+            return text_of(text, self._marks)
+        self._altered_problem(text)
+        return text
 
     def template(self, text: str, places: tuple[Place, ...]) -> str:
         """The text that stands for a template that reads these places."""
-        self._formatted[text] = places
-        return f"{BEGIN}{text}{END}"
+        return self._marks.add(Mark(text, text, places))
 
     def rendered(self, value: Any, step: Step | None, *, literal: bool) -> Json:
         """A value as the document holds it: references become templates, and dependencies of the step."""
@@ -315,8 +331,7 @@ class DocumentBuilder:
             found = to_json(value, self._foreign)
         except ConversionError as error:
             hint = "pass JSON values, dataclasses or models, and results of tasks"
-            said = re.sub(r"\\ue00[01]|\\(ue?0{0,2})?(?=…$)", "", short(value))
-            self.problem("argument_not_json", f"{said} cannot be written as JSON: {error}", hint)
+            self.problem("argument_not_json", f"{shortened(repr(value))} cannot be written as JSON: {error}", hint)
             return None
         return self._filled(found, step, literal)
 
@@ -327,7 +342,7 @@ class DocumentBuilder:
             return recorder_of(value).template(template_of(place_of(value)), (place_of(value),))
         if is_model(value):
             raise TypeError(f"{value.__name__} is a class; write {value.__name__}.model_json_schema() for its schema")
-        return plain(value)
+        return plain_text(value)
 
     def _filled(self, value: Json, step: Step | None, literal: bool) -> Json:
         if isinstance(value, str):
@@ -336,29 +351,43 @@ class DocumentBuilder:
             return [self._filled(each, step, literal) for each in value]
         if isinstance(value, dict):
             for key in value:
-                if BEGIN in key:
+                if MARKS.search(key):
+                    self._marks.use_all(key)
                     hint = "keys must be known when the workflow is built; make the mapping inside a task"
-                    self.problem("value_not_known", f"a result of a task is the key of a mapping: {_bare(key)}", hint)
+                    message = f"a result of a task is the key of a mapping: {shortened(key)}"
+                    self.problem("value_not_known", message, hint)
             return {key: self._filled(each, step, literal) for key, each in value.items()}
         return value
 
     def _text(self, text: str, step: Step | None, literal: bool) -> str:
-        if BEGIN not in text:
+        if not MARKS.search(text):
             return "{{ " + template_literal(text) + " }}" if literal and has_syntax(text) else text
+        if not is_intact(text):
+            self._altered_problem(text)
+            return text
         parts: list[str] = []
         pieces = FORMATTED.split(text)
         is_alone = len(pieces) == 3 and not pieces[0] and not pieces[2]
         for number, part in enumerate(pieces):
             if number % 2:
-                if part not in self._formatted:
-                    self._foreign_problem(part)
-                for place in self._formatted.get(part, ()):
+                mark = self._marks.use(part)
+                if mark is None:
+                    self._foreign_problem(template_in(part))
+                    continue
+                for place in mark.places:
                     self._use(place, step, self)
-                parts.append(part if is_alone else self._among_text.get(part, part))
+                parts.append(mark.template if is_alone else mark.among)
             elif part:
                 escaped = literal and (has_syntax(part) or part.endswith("{"))
                 parts.append("{{ " + template_literal(part) + " }}" if escaped else part)
         return "".join(parts)
+
+    def _altered_problem(self, text: str, at: str = "") -> None:
+        self._marks.use_all(text)
+        refusal = not_known(f"Python has changed a text with results: {shortened(text)}", IN_A_TASK).problems[0]
+        if (place := at or place_in_code()) not in self._altered:  # A text that was split is in many pieces.
+            self._altered.add(place)
+            self.problem(refusal.code, refusal.message, refusal.hint, at)
 
     def _use(self, place: Place, step: Step | None, recorder: object, *, optional: bool = False) -> None:
         """Record that a step, or the outputs of the workflow, read a place."""
@@ -429,7 +458,7 @@ class DocumentBuilder:
             self.problem("loop_incomplete", f"a loop {what}", "for example: loop.until(score.value > 8)")
             return
         names = {step.id for step in body}
-        reads = {step.id: {*step.needs, *step.accepts, *_guard_reads(step, loop)} & names for step in body}
+        reads = {step.id: {*step.needs, *step.accepts, *guard_reads(step, loop)} & names for step in body}
         first = [step for step in body if not reads[step.id]]
         last = [step for step in body if not any(step.id in found for found in reads.values())]
         loop.entry, loop.exit = first[0], last[0]
@@ -473,45 +502,15 @@ class DocumentBuilder:
         if refused:
             self.problem("output_invalid", refused, "return a value of that type, or change the hint")
         outputs = {} if returned is None else {"outputs": self.rendered(returned, None, literal=True)}
+        if found := self._problems or self._marks.unused():
+            raise Rejected(found)
+        nodes = NodeWriter(self.steps, self.next_id).nodes()
+        for node in nodes:
+            for text in filter(MARKS.search, texts_in(node)):
+                self._altered_problem(text, self.steps[node["id"]].written_at)
         if self._problems:
             raise Rejected(self._problems)
-        nodes = NodeWriter(self.steps, self.next_id).nodes()
         return {"name": self.name, **head, "nodes": nodes, **outputs}
-
-
-Named = tuple[dict[str, Any] | CellType, str, object]
-"""Global names or a cell of a closure, a name, and what it stands for."""
-
-
-def _value(where: dict[str, Any] | CellType, name: str) -> object:
-    return where.get(name) if isinstance(where, dict) else where.cell_contents
-
-
-def named_values(function: Any, kind: type) -> list[Named]:
-    """The values of a kind that a function names, itself, in modules, or by way of other functions of its module."""
-    found: list[Named] = []
-    waiting = [each for each in [inspect.unwrap(function)] if inspect.isfunction(each)]
-    for each in waiting:
-        names, own = _names(each.__code__), each.__globals__
-        cells = zip(each.__closure__ or (), each.__code__.co_freevars, strict=False)
-        places: list[tuple[dict[str, Any] | CellType, str]] = [place for place in cells if place[0] != CellType()]
-        places += [(own, name) for name in names if name in own]
-        modules: list[ModuleType] = []
-        for where, name in places:
-            value: Any = _value(where, name)
-            is_near = inspect.isfunction(value) and value.__globals__ is own
-            if is_near or isinstance(value, kind):
-                found.append((where, name, value))
-            if is_near and value not in waiting:
-                waiting.append(value)
-            if isinstance(value, ModuleType) and value not in modules:
-                modules.append(value)
-                places += [(vars(value), inner) for inner in names if inner in vars(value)]
-    return found
-
-
-def _names(code: CodeType) -> set[str]:
-    return set(code.co_names).union(*(_names(each) for each in code.co_consts if isinstance(each, CodeType)))
 
 
 async def gathered(
@@ -540,18 +539,11 @@ def _awaited(coroutine: Any) -> Any:
     )
 
 
-def _guard_reads(step: Step, loop: Loop) -> set[str]:
-    """The nodes that the conditions of a step's blocks inside a loop read."""
-    inner = step.blocks[step.blocks.index(loop) + 1 :]
-    return {str(place.node) for block in inner if isinstance(block, Guarded) for place in block.condition.places()}
-
-
-def _bare(text: str) -> str:
-    return text.replace(BEGIN, "").replace(END, "")
-
-
 def _located(problem: Problem, at: str) -> Problem:
-    return msgspec.structs.replace(problem, path=problem.path or at)
+    found = msgspec.structs.replace(problem, path=problem.path or at)
+    if not MARKS.search(found.message):
+        return found
+    return msgspec.structs.replace(found, code="value_not_known", message=readable(found.message), hint=IN_A_TASK)
 
 
 def place_in_code() -> str:
@@ -577,5 +569,5 @@ def place_of_line(code: CodeType, line: int) -> str:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__"))
-    return module.startswith("tidemill.") or module in ("contextlib", "dataclasses")
+    file = frame.f_code.co_filename
+    return is_of_tidemill(frame) or (file.startswith(_PYTHON) and "site-packages" not in file)

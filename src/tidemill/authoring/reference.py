@@ -10,12 +10,20 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-import msgspec
-
-from tidemill.authoring.hints import misfit_of
+from tidemill.authoring.formatted_text import (
+    FORMATTED,
+    IN_A_TASK,
+    MARKS,
+    SHOWN,
+    FormattedText,
+    Marks,
+    may_show,
+    not_known,
+    readable,
+)
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.conditions import parse_condition
 from tidemill.handlers.python.conversion import (
@@ -25,7 +33,6 @@ from tidemill.handlers.python.conversion import (
     json_kinds,
     key_of,
     part_of,
-    plain,
     short,
     shown,
     to_json,
@@ -33,10 +40,6 @@ from tidemill.handlers.python.conversion import (
 )
 
 Json = Any
-
-BEGIN, END = "\ue000", "\ue001"
-"""Private characters around the template of a reference that was formatted into a string."""
-FORMATTED = re.compile(f"{BEGIN}(.*?){END}", re.DOTALL)
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _TEMPLATE_WORDS = frozenset(
@@ -60,7 +63,7 @@ class Recorder(Protocol):
     is_called: bool
     """Whether the workflow function is being called."""
 
-    def formatted(self, reference: Reference) -> str: ...
+    def formatted(self, reference: Reference) -> FormattedText: ...
 
     def template(self, text: str, places: tuple[Place, ...]) -> str: ...
 
@@ -74,8 +77,6 @@ class _Missing:
 MISSING = _Missing()
 ITEM = "item"
 """The name under which the configuration of a mapped node finds its item."""
-_MAY_SHOW = {*sys.stdlib_module_names, "tidemill", "_pytest", "IPython"} - {"__main__"}
-"""Packages that show references to people: in messages, logs and debuggers."""
 ITERATION = "iteration"
 """The name under which the nodes of a loop find the number of the pass."""
 
@@ -135,12 +136,10 @@ class Reference:
         return Reference(recorder, place._replace(path=(*place.path, key)), part_of(hint, key))
 
     def __repr__(self) -> str:
-        place = place_of(self)
-        name = "".join([place.node or "inputs", *map(_step_text, place.path)])
-        caller = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
-        if recorder_of(self).is_called and caller not in _MAY_SHOW:
+        name = name_of(self)
+        if recorder_of(self).is_called and not may_show(sys._getframe(1)):
             # An f-string with `!r` or `=`, or one of a list of results: the name would stand in the text.
-            raise not_known(f"Python shows {name} in a text", "leave out `!r` or `=`, or make the text inside a task")
+            raise not_known(f"Python shows {name} in a text", SHOWN)
         return name
 
     def __str__(self) -> str:
@@ -242,17 +241,16 @@ BRANCH = (
 )
 JOINED = "conditions are joined with &, | and tidemill.not_(…)"
 APART = "put parentheses around each comparison: (a > 1) & (b < 5)"
-IN_A_TASK = "do it inside a task"
-
-
-def not_known(what: str, hint: str) -> Rejected:
-    message = f"{what}, and the value is known only when the workflow runs"
-    return rejected("value_not_known", message, hint=hint)
 
 
 def place_of(reference: Reference) -> Place:
     place: Place = object.__getattribute__(reference, "_Reference__place")
     return place
+
+
+def name_of(reference: Reference) -> str:
+    place = place_of(reference)
+    return "".join([place.node or "inputs", *map(_step_text, place.path)])
 
 
 def hint_of(reference: Reference) -> Any:
@@ -264,46 +262,32 @@ def recorder_of(reference: Reference) -> Recorder:
     return recorder
 
 
+def is_about_reference(error: Exception) -> bool:
+    """Whether an error is one of Python or a library that was given a reference, or the text of one."""
+    kinds = (Reference, FormattedText)
+    named = re.search(rf"\b({'|'.join(each.__name__ for each in kinds)})\b", str(error))
+    given = named or any(isinstance(each, kinds) for each in error.args)
+    return bool(given and isinstance(error, (TypeError, KeyError))) or MARKS.search(str(error)) is not None
+
+
+def text_of(text: str, marks: Marks) -> Text | str:
+    """A string that references were formatted into, taken apart."""
+    parts: list[Place | str] = []
+    for number, part in enumerate(FORMATTED.split(text)):
+        mark = marks.use(part) if number % 2 else None
+        if number % 2 and (mark is None or len(mark.places) != 1):
+            raise not_known("a template is part of a default", "make the text inside a task")
+        parts += [part if mark is None else mark.places[0]] if part else []
+    if not any(isinstance(part, Place) for part in parts):
+        return text
+    # What is joined with an empty text is text, too.
+    return Text(tuple(parts) if len(parts) > 1 else (*parts, ""))
+
+
 def _step_text(step: str | int) -> str:
     return (
         f".{step}" if isinstance(step, str) and _NAME.fullmatch(step) else f"[{json.dumps(step, ensure_ascii=False)}]"
     )
-
-
-# As an argument.
-
-
-def misfit(hint: Any, value: Any, convert: Callable[[Any], Any] | None) -> str:
-    """Why a value cannot have the type of a hint; empty if it can, or if that is not known yet."""
-    if isinstance(value, Reference):
-        # What stands in for it may have another type.
-        has = hint_of(value) if place_of(value).default is MISSING else Any
-        kinds, wanted = json_kinds(has), json_kinds(hint)
-        if kinds is not None and wanted is not None and not kinds & wanted:
-            return f"{value!r} is {shown(has)}"
-        reason = misfit_of(has, hint)
-        return f"{value!r}, which is {shown(has)}, {reason}" if reason else ""
-    if convert is None:
-        return ""
-    try:
-        found = to_json(value, _no_reference)
-        if BEGIN.encode() not in msgspec.json.encode(found):
-            convert(found)
-    except msgspec.ValidationError as error:
-        return f"{short(value)} is not: {error}"
-    except (_HasReference, *ConversionError):
-        pass  # Not known yet, or not JSON, which is reported where it is written.
-    return ""
-
-
-class _HasReference(Exception):
-    """A value holds a reference, so its type is not known yet."""
-
-
-def _no_reference(value: Any) -> Any:
-    if isinstance(value, Reference):
-        raise _HasReference
-    return plain(value)
 
 
 # As a template.
@@ -434,7 +418,7 @@ class Comparison(Condition):
         if isinstance(right, Reference):
             self._right: Any = place_of(right)
             return
-        if isinstance(right, str) and BEGIN in right:
+        if isinstance(right, str) and MARKS.search(right):
             raise not_known(f"{left!r} is compared with a text that holds results", IN_A_TASK)
         try:
             self._right = to_json(right)
@@ -541,6 +525,9 @@ def condition_of(given: object) -> Condition:
         return given
     if isinstance(given, Reference):
         return Truth(given)
+    if isinstance(given, str) and MARKS.search(given):
+        hint = "compare the result itself, as in tidemill.when(found > 3), or do it inside a task"
+        raise not_known(f"a condition is made of a text with results: {readable(given)}", hint)
     if isinstance(given, (str, dict)):
         return Written(given)
     if isinstance(given, bool):

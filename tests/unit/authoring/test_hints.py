@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 import pydantic
@@ -12,6 +12,9 @@ import pytest
 import tidemill
 from tidemill import task, workflow
 from tidemill.authoring.hints import ToleratedFailure, misfit_of
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 
 @dataclass
@@ -118,3 +121,48 @@ def test_a_map_that_tolerates_failures_and_a_model_of_another_type() -> None:
     assert [each.code for each in refused.value.problems] == ["arguments_invalid"] * 2
     assert "find, which is Customer, has no field 'id'" in refused.value.problems[0].message
     assert "may be a tolerated failure" in refused.value.problems[1].message
+
+
+def test_a_hint_may_name_a_class_of_the_function_around() -> None:
+    @dataclass
+    class Local:
+        n: int
+
+    @tidemill.task
+    def wrapped(x: Local) -> list[Local]:
+        return [x]
+
+    @tidemill.task(retries=1)
+    def number(x: list[Local], d: Decimal | None = None) -> int:
+        return x[0].n
+
+    @tidemill.workflow
+    def flow(x: Local) -> int:
+        return number(wrapped(x))
+
+    with tidemill.open("memory://") as mill:
+        assert mill.run(flow, x={"n": 3}).outputs == 3
+        with pytest.raises(tidemill.Rejected, match="inputs_invalid"):
+            mill.run(flow, x={"n": "x"})
+
+
+def test_a_hint_that_names_nothing_is_refused() -> None:
+    @tidemill.task
+    def misspelt(x: Orders) -> int:  # type: ignore[name-defined]  # noqa: F821
+        return 1
+
+    @tidemill.workflow
+    def flow(x: Zyxwv) -> strr:  # type: ignore[name-defined]  # noqa: F821
+        return misspelt(x)
+
+    with pytest.raises(tidemill.Rejected) as refusal:
+        flow.document()
+    assert [(each.code, each.message, each.hint) for each in refusal.value.problems] == [
+        (
+            "hint_unknown",
+            "flow(…): `x` is hinted Zyxwv, and there is no Zyxwv",
+            "define or import it above the function",
+        ),
+        ("flow(…): `return` is hinted strr, and there is no strr", "did you mean `str`?"),
+        ("misspelt(…): `x` is hinted Orders, and there is no Orders", "did you mean `Order`?"),
+    ]
