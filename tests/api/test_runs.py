@@ -496,21 +496,44 @@ async def test_bulk_acts_count_first(server: ApiServer) -> None:
     assert await server.engine.count("status:cancelled") == 2
 
 
+async def test_bulk_acts_get_past_runs_without_effect(server: ApiServer) -> None:
+    await server.publish(ASLEEP)
+    old, *newer = [(await server.post("/runs", {"workflow": "asleep"}))["run_id"] for _ in range(3)]
+    for run_id in newer:
+        await server.post(f"/runs/{run_id}/cancel", {})
+    asked = {"action": "cancel", "query": "workflow:asleep", "limit": 1}
+    dry = await server.post("/runs/bulk", {**asked, "dry_run": True})
+    assert ([run["run_id"] for run in dry["runs"]], dry["skipped"], dry["more"]) == ([old], 2, False)
+    named = await server.post("/runs/bulk", {"action": "cancel", "run_ids": [*newer, old], "limit": 1, "dry_run": True})
+    assert named == dry
+    for action, done, skipped in (
+        ("resume", 0, 3),
+        ("pause", 1, 2),
+        ("pause", 0, 3),
+        ("cancel", 1, 2),
+        ("cancel", 0, 3),
+    ):
+        outcome = await server.post("/runs/bulk", {**asked, "action": action})
+        assert (outcome["done"], outcome["refused"], outcome["skipped"]) == (done, 0, skipped), action
+    retried = await server.post("/runs/bulk", {**asked, "action": "retry", "limit": 2})
+    assert (retried["done"], retried["skipped"], retried["more"]) == (2, 0, True)
+    assert (await server.get(f"/runs/{old}"))["status"] == "CANCELLED"
+
+
 async def test_bulk_acts_on_named_runs_and_says_first_which_refuse(server: ApiServer) -> None:
     await server.publish(ASLEEP)
     first, second = [(await server.post("/runs", {"workflow": "asleep"}))["run_id"] for _ in range(2)]
     await server.post(f"/runs/{first}/cancel", {})
     named = {"action": "pause", "run_ids": [first, second, second, "nobody"], "reason": "closing"}
     dry = await server.post("/runs/bulk", {**named, "dry_run": True})
-    assert (dry["count"], dry["done"], dry["refused"]) == (3, 0, 2)
+    assert (dry["count"], dry["done"], dry["refused"], dry["skipped"]) == (2, 0, 1, 1)
     assert [(run["run_id"], run["status"], run["result"], run["code"]) for run in dry["runs"]] == [
-        (first, "CANCELLED", "refused", "run_ended"),
         (second, "RUNNING", "would be done", ""),
         ("nobody", "", "refused", "run_unknown"),
     ]
     assert await server.engine.count("status:running") == 1
     done = await server.post("/runs/bulk", named)
-    assert (done["count"], done["done"], done["refused"]) == (3, 1, 2)
+    assert (done["count"], done["done"], done["refused"], done["skipped"]) == (2, 1, 1, 1)
     assert await server.engine.count("status:paused") == 1
     both = await server.http.post("/runs/bulk", json={**named, "query": "live"})
     assert (both.status_code, both.json()["path"]) == (422, "/run_ids")

@@ -880,6 +880,8 @@ def test_a_child_that_was_changed_back_is_the_one_that_the_code_defines(tmp_path
         (lambda mill, run: mill.tag("typed", "stable", None), "version_unknown", "/version"),
         (lambda mill, run: mill.start_many("typed", 3), "inputs_invalid", "/inputs"),
         (lambda mill, run: mill.start_many("typed", {"a": 1}), "inputs_invalid", "/inputs"),
+        (lambda mill, run: mill.start_many("typed", "ab"), "inputs_invalid", "/inputs"),
+        (lambda mill, run: mill.start_many("typed", b"ab"), "inputs_invalid", "/inputs"),
     ],
 )
 def test_an_argument_of_the_wrong_type_is_named(ask: Any, code: str, path: str) -> None:

@@ -282,7 +282,12 @@ def _parsed(name: str, data: bytes) -> Any:
     except UnicodeDecodeError:
         raise rejected("not_utf8", f"{name} is not UTF-8", hint="save the file as UTF-8") from None
     like_json = text.lstrip().startswith(("{", "[", '"'))
-    return read_json(text) if like_json or format_of(Path(name).suffix) == "json" else read_yaml(text)
+    is_json = (format_of(Path(name).suffix) or ("json" if like_json else "yaml")) == "json"
+    try:
+        return read_json(text) if is_json else read_yaml(text)
+    except Rejected as refusal:
+        named = [msgspec.structs.replace(each, message=f"{name}: {each.message}") for each in refusal.problems]
+        raise Rejected(named) from None
 
 
 def read_pairs(option: str, given: Sequence[str]) -> dict[str, str]:

@@ -491,7 +491,7 @@ class Engine:
         with `keys`, one for each input, the call can be repeated. `workflow` is what `start` takes.
         """
         flow = None if isinstance(workflow, str) else authored(workflow)
-        if isinstance(inputs, (str, Mapping)) or not isinstance(inputs, Iterable):
+        if isinstance(inputs, (str, bytes, Mapping)) or not isinstance(inputs, Iterable):
             message = f"many runs are started with a list of inputs, not with {type(inputs).__name__}"
             raise rejected("inputs_invalid", message, path="/inputs", hint="write start_many(flow, [{…}, {…}])")
         return await self.runs.start_many(

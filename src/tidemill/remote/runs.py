@@ -317,19 +317,36 @@ class RemoteBulk(RemoteService):
     ) -> BulkOutcome:
         call = partial(self._call, BulkService.bulk, Route("POST", "/runs/bulk", repeats=False))
         ids = run_ids_of(run_ids)
-        is_more = len(ids) > limit
-        if limit > RUNS_MAX and query.strip() and not ids:
-            # More than one request may act on: the runs are found first, and named in several.
-            found, after = await RemoteRuns(self._connection).find(query, limit=limit)
-            if found:
-                query, ids, is_more = "", [row.run_id for row in found], after is not None
-        parts = [ids[at : at + RUNS_MAX] for at in range(0, min(limit, len(ids)), RUNS_MAX)] or [[]]
+        # More than one request may act on: the runs are found first, and named in several.
+        is_found_here = limit > RUNS_MAX and bool(query.strip()) and not ids
+        parts = self._found(query) if is_found_here else _parts(ids)
         outcomes: list[BulkOutcome] = []
-        for part in parts:
-            rest = min(limit - sum(len(each.runs) for each in outcomes), RUNS_MAX)
-            outcomes.append(await call((action, query), {"run_ids": part, "limit": rest, **given}))
+        more, rest = False, limit
+        async for part in parts:
+            more = more or (bool(outcomes) and rest == 0)
+            if more:
+                break
+            asked = {"run_ids": part, "limit": min(rest, RUNS_MAX), **given}
+            outcomes.append(await call((action, "" if is_found_here else query), asked))
+            rest, more = rest - outcomes[-1].done, outcomes[-1].more
         runs = tuple(run for each in outcomes for run in each.runs)
-        return BulkOutcome(action=action, runs=runs, more=is_more or outcomes[-1].more)
+        return BulkOutcome(action=action, runs=runs, more=more, skipped=sum(each.skipped for each in outcomes))
+
+    async def _found(self, query: str) -> AsyncIterator[list[str]]:
+        ids: list[str] = []
+        async for row in RemoteRuns(self._connection).iterate(query):
+            ids.append(row.run_id)
+            if len(ids) == RUNS_MAX:
+                yield ids
+                ids = []
+        if ids:
+            yield ids
+
+
+async def _parts(ids: Sequence[str]) -> AsyncIterator[Sequence[str]]:
+    """Ids for one request after another; none for one request with a query."""
+    for at in range(0, len(ids) or 1, RUNS_MAX):
+        yield ids[at : at + RUNS_MAX]
 
 
 class RemoteInspection(RemoteService):

@@ -43,6 +43,14 @@ def test_a_warning_names_the_line_and_the_seed(inside: InProcessCli, folder: Pat
     assert inside("verify", "order.yaml", "--seeds", "0", "--strict").code == main.FAILED
 
 
+def test_fakes_in_yaml_flow_style(inside: InProcessCli, folder: Path) -> None:
+    (folder / "flow.yaml").write_text("{inputs: {}, nodes: {}, signals: {x: 1}}")
+    assert "json_syntax" not in inside("verify", "order.yaml", "--fakes", "flow.yaml", "--seeds", "0").err
+    (folder / "broken.yaml").write_text("{nodes: {a: ]")
+    ended = inside("verify", "order.yaml", "--fakes", "broken.yaml", "--seeds", "0")
+    assert ended.code == 2 and "broken.yaml: line 1, column" in ended.err and "yaml_syntax" in ended.err
+
+
 def test_fakes_and_json(inside: InProcessCli, folder: Path) -> None:
     found = inside("verify", "order.yaml", "--fakes", "fakes.json", "--seeds", "1", "--json")
     assert found.code == main.OK

@@ -385,11 +385,13 @@ class BulkAnswer(msgspec.Struct, frozen=True, kw_only=True):
     action: BulkAction
     dry_run: bool
     count: int
-    """Runs that the query found, or that were named, up to `limit`."""
+    """Runs in `runs`: those on which the action has an effect, up to `limit`, and those that refuse."""
     done: int
     refused: int
+    skipped: int
+    """Runs on which the action has no effect."""
     more: bool
-    """More runs match than `limit` allows."""
+    """The action has an effect on more runs than `limit` allows."""
     runs: tuple[BulkRun, ...]
 
 
@@ -413,6 +415,7 @@ async def act_on_runs(caller: CurrentCaller, body: BulkRequest) -> Response:
             count=len(outcome.runs),
             done=0 if body.dry_run else outcome.done,
             refused=refused,
+            skipped=outcome.skipped,
             more=outcome.more,
             runs=outcome.runs,
         )

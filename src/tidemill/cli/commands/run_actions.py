@@ -323,7 +323,7 @@ def bulk_command(
 ) -> int:
     """Apply an action to all runs that match a query.
 
-    These are the runs that `runs list` shows for it.
+    These are the runs that `runs list` shows for it. Runs on which the action has no effect are skipped.
 
     --dry-run lists them. Otherwise the command asks first; without a terminal it needs --yes.
     """
@@ -333,7 +333,8 @@ def bulk_command(
     from tidemill.cli.inputs import without_children
     from tidemill.cli.render.lists import print_left_out
     from tidemill.cli.render.runs import print_bulk
-    from tidemill.cli.render.terminal import can_prompt
+    from tidemill.cli.render.tables import print_hint
+    from tidemill.cli.render.terminal import can_prompt, counted
     from tidemill.errors import rejected
 
     refused: list[str] = []
@@ -347,20 +348,25 @@ def bulk_command(
         if not (given["dry_run"] or yes):
             found = mill.bulk(action, text, **{**given, "dry_run": True})
             if session.as_json or not can_prompt():
-                message = f"{action} would act on {len(found.runs)} runs"
+                message = f"{action} would act on {counted(found.done, 'run')}"
                 raise rejected("confirmation_missing", message, hint="add --yes, or look first: --dry-run")
-            if not found.runs:
+            if not found.done:
                 return found
-            if not click.confirm(f"{action} {len(found.runs)} runs?"):
+            if not click.confirm(f"{action} {counted(found.done, 'run')}?"):
                 refused.append(action)
                 return replace(found, runs=())
         return mill.bulk(action, text, **given)
 
     def ends(outcome: BulkOutcome) -> int:
-        return main.REFUSED if outcome.runs and not outcome.done else main.OK
+        return main.REFUSED if outcome.runs and not (outcome.done or given["dry_run"]) else main.OK
 
     def show(outcome: BulkOutcome) -> None:
-        print("nothing was done") if refused else print_bulk(outcome)
+        if refused or (outcome.skipped and not outcome.runs):
+            print("nothing was done")
+        else:
+            print_bulk(outcome)
+        if outcome.skipped and not refused:
+            print_hint(f"{counted(outcome.skipped, 'run')} skipped: {action} has no effect")
         print_left_out(sum(left_out))
 
     return session.ask_and_print(ask, show, ends=ends)

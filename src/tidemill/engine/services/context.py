@@ -32,6 +32,7 @@ from tidemill.expressions.errors import ExpressionError
 from tidemill.expressions.sandbox.pool import Isolation, render
 from tidemill.kernel.codec import decode_event
 from tidemill.kernel.commands import AnyCommand, CloseDeadLetter
+from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.completion import ABANDON
 from tidemill.kernel.decide.decide import decide
 from tidemill.kernel.events import AnyEvent, BlobRef, Payload
@@ -220,12 +221,13 @@ class ServiceContext:
         except ExpressionError:
             return None
 
-    async def rehearse(self, run_id: str, command: AnyCommand) -> None:
-        """Raise what a command would be refused with now."""
+    async def rehearse(self, run_id: str, command: AnyCommand) -> Decision:
+        """What a command would come to now. Raises what it would be refused with."""
         entry = await self.entry(run_id)
         answer = decide(entry.flow.workflow, entry.state, command, self.store.now_ms())
         if isinstance(answer, Problem):
             raise Rejected(answer)
+        return answer
 
     async def packed(self, value: Any, *, code: str, path: str, bytes_max: int | None = None) -> Payload:
         return await packed(self.tenant, value, self.blobs, code=code, path=path, bytes_max=bytes_max)

@@ -92,11 +92,11 @@ class RunActions:
 
     # Operator actions
 
-    async def check_allowed(self, action: str, run_id: str) -> None:
-        """Raise the refusal that `cancel`, `pause`, `resume`, `retry` or `rollback` would get now; nothing is done."""
+    async def has_effect(self, action: str, run_id: str) -> bool:
+        """Whether `cancel`, `pause`, `resume`, `retry` or `rollback` would change the run now, or raise its refusal."""
         if action == "retry":
             await self._context.check_parent(run_id)
-        await self._context.rehearse(run_id, _REHEARSED[action]())
+        return bool((await self._context.rehearse(run_id, _REHEARSED[action]())).events)
 
     async def status_of(self, run_id: str) -> tuple[str, str]:
         """The workflow and the status of a run."""
