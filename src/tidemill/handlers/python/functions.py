@@ -152,16 +152,13 @@ def function_registry(functions: Mapping[str, Function] | Iterable[Function] | N
     given: Any = functions
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
         raise TypeError(f"`functions` is a list of functions, or a mapping from names to functions, not {given!r}")
-    if isinstance(given, Mapping):
-        pairs = list(given.items())
-    else:
-        pairs = []
-        for each in given:
-            tasks = getattr(each, "functions", None)
-            if isinstance(tasks, Mapping):
-                pairs += tasks.items()
-            else:
-                pairs.append((getattr(each, _MARK, None) or getattr(each, "__name__", ""), each))
+    pairs = list(given.items()) if isinstance(given, Mapping) else []
+    for each in () if isinstance(given, Mapping) else given:
+        tasks = getattr(each, "functions", None)
+        if isinstance(tasks, Mapping):
+            pairs += tasks.items()
+        else:
+            pairs.append((getattr(each, _MARK, None) or getattr(each, "__name__", ""), each))
     found: dict[str, Function] = {}
     for name, each in pairs:
         if not callable(each):
