@@ -99,7 +99,7 @@ class Recordable(Generic[P, R]):
         if not isinstance(over, Reference):
             is_list = isinstance(over, Iterable) and not isinstance(over, (str, bytes, Mapping))
             if not is_list:
-                message = f"{self.__name__}.map(…) takes a list, and {short(over)} is none"
+                message = f"{self.__name__}.map(…) takes a list, and {short(over)} is not one"
                 builder.problem("arguments_invalid", message, "give it a list, or a result that is one")
             over = list(over) if is_list else []
             self._check_items(builder, next((name for name, value in bound.items() if value is item), ""), over)
@@ -574,7 +574,7 @@ def workflow(
 def _decorated(function: Any, what: str, make: Callable[[Any], Any]) -> Any:
     def decorate(found: Any) -> Any:
         if isinstance(found, Recordable) or not inspect.isroutine(found):
-            raise TypeError(f"tidemill.{what} decorates functions, and {found!r} is not one")
+            raise TypeError(f"tidemill.{what} decorates functions, and {found!r} is not one: wrap it in a `def`")
         parameters = list(inspect.signature(found).parameters) if inspect.isfunction(found) else []
         owner = getattr(found, "__qualname__", "").rpartition(".")[0].rpartition(".")[2]
         if parameters[:1] in (["self"], ["cls"]) and owner not in ("", "<locals>"):

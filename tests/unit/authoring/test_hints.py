@@ -157,12 +157,9 @@ def test_a_hint_that_names_nothing_is_refused() -> None:
 
     with pytest.raises(tidemill.Rejected) as refusal:
         flow.document()
-    assert [(each.code, each.message, each.hint) for each in refusal.value.problems] == [
-        (
-            "hint_unknown",
-            "flow(…): `x` is hinted Zyxwv, and there is no Zyxwv",
-            "define or import it above the function",
-        ),
+    assert {each.code for each in refusal.value.problems} == {"hint_unknown"}
+    assert [(each.message, each.hint) for each in refusal.value.problems] == [
+        ("flow(…): `x` is hinted Zyxwv, and there is no Zyxwv", "define or import it above the function"),
         ("flow(…): `return` is hinted strr, and there is no strr", "did you mean `str`?"),
         ("misspelt(…): `x` is hinted Orders, and there is no Orders", "did you mean `Order`?"),
     ]

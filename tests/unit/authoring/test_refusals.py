@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import json
 import sys
@@ -523,3 +524,14 @@ def test_an_option_that_is_also_an_input() -> None:
             mill.start(poll, url=1, key="k")
         assert mill.run(poll, url=1).output == [20, "", 1]
         assert mill.run(poll, {"url": 1, "timeout": 6}, timeout=60).output == [12, "", 1]
+
+
+def test_what_is_no_list_and_what_is_no_function() -> None:
+    @workflow
+    def wrong(n: int) -> Any:
+        return double.map({"a": 1})  # type: ignore[arg-type]
+
+    with pytest.raises(tidemill.Rejected, match=r"takes a list, and \{'a': 1\} is not one"):
+        wrong.document()
+    with pytest.raises(TypeError, match=r"decorates functions, and .* is not one: wrap it in a `def`"):
+        task(functools.partial(pow, 2))  # type: ignore[call-overload]
