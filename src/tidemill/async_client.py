@@ -25,7 +25,7 @@ from tidemill.engine.services.runs import RunService
 from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.engine.validation import Seconds, timeout_of
-from tidemill.errors import for_callers, shorten_traceback
+from tidemill.errors import for_callers, shorten_traceback, unknown_attribute
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
 from tidemill.kernel.model import RETENTION_BY_STORE
@@ -255,6 +255,9 @@ class AsyncTidemill:
             raise TypeError("an AsyncTidemill is entered with `async with`")
 
         def __exit__(self, *exc: object) -> None: ...
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise unknown_attribute(self, name)
 
     def __await__(self) -> Generator[Any, None, AsyncTidemill]:
         return self._opened().__await__()

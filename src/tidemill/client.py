@@ -32,7 +32,7 @@ from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.engine.validation import Seconds, timeout_of
 from tidemill.engine.views import html_table
-from tidemill.errors import Rejected, TidemillError, for_callers, shorten_traceback
+from tidemill.errors import Rejected, TidemillError, for_callers, shorten_traceback, unknown_attribute
 from tidemill.event_loop import BufferedIterator, LoopThread
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
@@ -316,6 +316,7 @@ class Tidemill:
         """
         return self._engine.register(*functions, **named)
 
+    @for_callers
     def follow(
         self, run_id: str, after: int = 0, *, live: bool = False, awaited: bool = False
     ) -> Iterator[dict[str, Any]]:
@@ -326,6 +327,7 @@ class Tidemill:
         """
         return self._iterate(self._engine.follow(run_id, after, live=live, awaited=awaited))
 
+    @for_callers
     def follow_logs(
         self,
         run_id: str,
@@ -355,6 +357,7 @@ class Tidemill:
             if not self._closed:
                 self._wait(ahead.close())
 
+    @for_callers
     def close(self, *, timeout: Seconds | None = None, timeout_s: Seconds | None = None) -> None:
         """Let running attempts finish (at most `timeout` seconds), then close the store; idempotent."""
         if self._closed or self._forked:
@@ -366,6 +369,11 @@ class Tidemill:
                 self._answered(asyncio.wait_for(self._engine.close(), timeout_of(timeout, timeout_s)))
         finally:
             self._stop()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise unknown_attribute(self, name)
 
     def __repr__(self) -> str:
         return f"<Tidemill {self._url} {'closed' if self._closed else 'open'}>"

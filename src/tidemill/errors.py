@@ -31,7 +31,7 @@ _MEANT = {
 """Arguments that other libraries have, and what to write here."""
 
 _PYTHON = os.path.dirname(os.__file__) + os.sep
-_INNER_NAME = re.compile(r"(?:\w*Service|RunActions|Remote\w+|ByPlace|Engine)\.(?=\w+\(\) )")
+_INNER_NAME = re.compile(r"(?:\w*Service|RunActions|Remote\w+|ByPlace|Engine|Tidemill)\.(?=\w+\(\) )")
 _TIDEMILL = os.path.dirname(__file__) + os.sep
 
 NAMES_COMPARED_MAX = 1_000
@@ -220,8 +220,20 @@ def _offer_argument(error: Exception, function: Callable[..., Any]) -> None:
     if isinstance(error, TypeError) and unknown:
         import inspect  # Only here: it takes long to import.
 
-        hint = _MEANT.get(unknown[1]) or offered(unknown[1], inspect.signature(function).parameters)
+        known = [name for name in inspect.signature(function).parameters if name != "self"]
+        hint = _MEANT.get(unknown[1]) or offered(unknown[1], known)
         error.args = (f"{error}: {hint}",)
+
+
+def unknown_attribute(owner: object, name: str) -> AttributeError:
+    """The error for a misspelt attribute of a client, with the one that was meant."""
+    from difflib import get_close_matches
+
+    public = [each for each in dir(type(owner)) if not each.startswith("_")]
+    near = [] if name.startswith("_") else get_close_matches(name, public, n=1)
+    hint = f": did you mean `{near[0]}`?" if near else ""
+    # With the name alone, Python looks for no similar name itself.
+    return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name)
 
 
 def _is_inside(file: str) -> bool:

@@ -187,6 +187,18 @@ def test_an_exception_of_a_workflow_function_shows_its_own_line(mill: Tidemill) 
     assert _files(raised.value) == ["test_client.py", "test_client.py"]
 
 
+def test_a_misspelt_attribute_or_argument_of_a_client_names_the_one_that_is_meant(mill: Tidemill) -> None:
+    for client in (mill, tidemill.aopen("memory://")):
+        with pytest.raises(AttributeError, match="no attribute 'registr': did you mean `register`"):
+            client.registr  # noqa: B018
+    with pytest.raises(TypeError, match="did you mean `after`"):
+        mill.follow("x", aftr=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="did you mean `node`"):
+        mill.follow_logs("x", noed="a")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"known: terms, after"):
+        mill.approvals(colour="x")  # type: ignore[call-arg]
+
+
 def test_a_wrong_call_names_the_verb_and_the_callers_line(mill: Tidemill) -> None:
     with pytest.raises(TypeError) as raised:
         mill.result("x", tiemout=3)  # type: ignore[call-arg]
