@@ -29,6 +29,7 @@ from tidemill.expressions.conditions import parse_condition
 from tidemill.handlers.python.conversion import (
     ConversionError,
     fields_of,
+    fields_of_tuple,
     is_tuple,
     json_kinds,
     key_of,
@@ -120,6 +121,11 @@ class Reference:
     def __getattr__(self, name: str) -> Reference:
         if name.startswith("_"):
             raise AttributeError(f"{self!r} has no field {name!r}; a key that begins with _ is written [{name!r}]")
+        if named := fields_of_tuple(hint_of(self)):
+            if name not in named:
+                message = f"{self!r} has no field {name!r}: it is a named tuple"
+                recorder_of(self).problem("field_unknown", message, f"its fields: {', '.join(named)}")
+            return self.__getitem__(named.index(name) if name in named else name)
         return self.__getitem__(key_of(hint_of(self), name))
 
     def __getitem__(self, key: Any) -> Reference:

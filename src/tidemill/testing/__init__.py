@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from tidemill.testing.fakes import Effect, fake_value, in_turn
     from tidemill.testing.mill import Clock, SimulatedMill, StillWaiting
     from tidemill.testing.mill import open as open  # noqa: A004
-    from tidemill.testing.verifier import CrashFinding, Report, verify
+    from tidemill.testing.report import CrashFinding, Report
+    from tidemill.testing.verifier import verify
 
 _HOMES = {
     "Boundary": "cluster",
     "Clock": "mill",
-    "CrashFinding": "verifier",
+    "CrashFinding": "report",
     "Effect": "fakes",
-    "Report": "verifier",
+    "Report": "report",
     "SimulatedMill": "mill",
     "StillWaiting": "mill",
     "fake_value": "fakes",

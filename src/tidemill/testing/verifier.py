@@ -13,10 +13,10 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -47,6 +47,7 @@ from tidemill.testing.fakes import (
     remedy,
 )
 from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting
+from tidemill.testing.report import CrashFinding, FindingKind, Report, Severity
 from tidemill.testing.simulated_loop import Overdue, SimulatedFunctions
 
 RUN = "verify"
@@ -56,30 +57,6 @@ RANDOM_CRASHES = 2.5
 RANDOM_CRASHES_MAX = 4
 """Fewer than the number of workers that a node may kill before it is given up on."""
 BOUNDARIES_MAX = 400
-
-Severity = Literal["error", "warning"]
-FindingKind = Literal["duplicate", "lost", "stuck", "different", "invariant", "unknown_outcome", "undisturbed"]
-
-
-@dataclass(slots=True)
-class CrashFinding:
-    """One kind of difference, in all histories that show it."""
-
-    kind: FindingKind
-    severity: Severity
-    node: str
-    """A node, or `node/undo` for its compensator."""
-    message: str
-    hint: str
-    node_type: str = ""
-    path: str = ""
-    """Where the document would be changed."""
-    line: int | None = None
-    seeds: list[int] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        shown = {name: getattr(self, name) for name in ("kind", "severity", "node", "message", "hint", "path", "line")}
-        return {**shown, "seeds": self.seeds}
 
 
 @dataclass(slots=True)
@@ -105,54 +82,6 @@ class History:
                 yield f"✗ the worker dies {boundary}"
             elif boundary.when == "after":
                 yield f"  {boundary.kind}: {boundary.about}"
-
-
-@dataclass(slots=True)
-class Report:
-    """What `verify` found."""
-
-    workflow: str
-    nodes: int
-    status: str
-    """How the run ends without a crash."""
-    boundaries: dict[str, int]
-    """Histories with one crash, by kind of boundary."""
-    boundaries_reached: int
-    random: int
-    crashes: int
-    keyed: dict[str, int]
-    """Effects that were repeated under the same effect key, by node."""
-    once: dict[str, int]
-    """Statements that were tried again, by node; the store executes each once, with the commit of its result."""
-    findings: list[CrashFinding]
-    seconds: float = 0.0
-    unreached: list[str] = field(default_factory=list)
-    """Nodes that do not run without a crash: nothing is known about them."""
-    story: list[str] = field(default_factory=list)
-    """What happened, if one seed was replayed."""
-    kinds: dict[int, str] = field(default_factory=dict)
-    """By seed: the kind of boundary at which its worker died, or `random`."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no error; warnings say what the document allows."""
-        return not any(finding.severity == "error" for finding in self.findings)
-
-    def to_dict(self) -> dict[str, Any]:
-        names = (
-            "workflow",
-            "nodes",
-            "status",
-            "boundaries",
-            "boundaries_reached",
-            "random",
-            "crashes",
-            "keyed",
-            "once",
-        )
-        shown = {name: getattr(self, name) for name in names}
-        found = [finding.to_dict() for finding in self.findings]
-        return {"ok": self.ok, **shown, "findings": found, "seconds": round(self.seconds, 3), "story": self.story}
 
 
 class Verifier:
@@ -347,7 +276,7 @@ class Verifier:
         first = self.undisturbed
         status = "STUCK" if first.view is None else first.view.status
         report = Report(self.workflow.name, len(self.workflow.nodes), status, {}, len(first.reached), 0, 0, {}, {}, [])
-        report.unreached = [] if first.view is None else _unreached(first.view)
+        report.unreached = [] if first.view is None else _unreached(first.view, self.workflow)
         if first.view is None:
             hint = "give what it waits for with --fakes, or change the workflow"
             said = f"the run does not end without a crash: {first.stuck}"
@@ -364,6 +293,12 @@ class Verifier:
                 said,
                 _lead_out(first.view, error, [] if EVERY in self._real else self._made_up(first)),
             )
+        left = [] if first.view is None else first.view.rollback["left"]
+        if left:
+            names = ", ".join(dict.fromkeys(key.rsplit("/", 2)[0] for key in left))
+            said = f"the rollback is partial without a crash: {names} stays as it is"
+            hint = "see that its compensator can succeed, or change what --fakes gives for it"
+            self._add(report, 0, "undisturbed", "warning", "", said, hint)
         for complaint in first.complaints:
             self._add(report, 0, "invariant", "error", "", complaint, REPORT_IT)
         return report
@@ -488,14 +423,17 @@ Progress = Callable[[int, int], None]
 REPORT_IT = "this is a bug in Tidemill: please report it with the document and the seed"
 
 
-def _unreached(view: RunView) -> list[str]:
-    idle = [(name, node) for name, node in view.nodes.items() if not node["attempts"]]
+def _unreached(view: RunView, workflow: Workflow) -> list[str]:
     ended = ("COMPLETED", "FAILED")
-    return [
+    found = [
         name
-        for name, node in idle
-        if node["status"] not in ended or (node["error"] or {}).get("code") == "upstream_failed"
+        for name, node in view.nodes.items()
+        if not node["attempts"]
+        and (node["status"] not in ended or (node["error"] or {}).get("code") == "upstream_failed")
     ]
+    tried = {key.rsplit("/", 2)[0] for key in (*view.rollback["undone"], *view.rollback.get("errors", ()))}
+    undo = [node.id for node in workflow.nodes if node.compensator is not None and node.id not in tried]
+    return found + [f"{name}{UNDO}" for name in undo]
 
 
 def _lead_out(view: RunView, error: Mapping[str, Any], made_up: Sequence[str]) -> str:

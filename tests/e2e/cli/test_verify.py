@@ -140,6 +140,25 @@ def test_an_arm_that_is_not_taken_is_named(inside: InProcessCli) -> None:
     assert ended.code == main.OK and "4 of 7 nodes did not run, and were not tested: board, manager" in ended.out
 
 
+def test_compensators_that_did_not_run_and_a_partial_rollback_are_told(inside: InProcessCli, folder: Path) -> None:
+    undo = "compensator: {type: python, config: {function: 'shop_of_verify:undo'}}"
+    (folder / "saga.yaml").write_text(
+        "name: saga\non_failure: {compensate: automatic}\nnodes:\n"
+        "  - {id: stock, type: python, config: {function: 'shop_of_verify:take'}, " + undo + "}\n"
+        "  - {id: ship, type: python, dependencies: [stock], config: {function: 'shop_of_verify:ship'}}\n"
+    )
+    calm = inside("verify", "saga.yaml", "--seeds", "0")
+    assert "→ compensators did not run, and were not tested: those of stock; let a step fail, with `$fail`" in calm.out
+    assert inside("verify", "saga.yaml", "--seeds", "0", "--json").json["unreached"] == ["stock/undo"]
+    fail = {"$fail": {"code": "down", "message": "none"}}
+    (folder / "fail.json").write_text(json.dumps({"nodes": {"ship": fail, "stock/undo": fail}}))
+    broken = inside("verify", "saga.yaml", "--seeds", "0", "--fakes", "fail.json")
+    assert "the rollback is partial without a crash: stock stays as it is" in " ".join(broken.out.split())
+    (folder / "fail.json").write_text(json.dumps({"nodes": {"ship": fail}}))
+    undone = inside("verify", "saga.yaml", "--seeds", "0", "--fakes", "fail.json")
+    assert "not tested" not in undone.out and "partial" not in undone.out
+
+
 def test_compensators_and_statements_of_the_store_are_named(inside: InProcessCli, folder: Path) -> None:
     (folder / "verified_saga.py").write_text(
         "import tidemill\n@tidemill.task\ndef undo(n: int) -> None: ...\n"

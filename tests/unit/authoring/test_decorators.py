@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 import pytest
@@ -941,3 +941,41 @@ def test_an_undo_may_have_a_parameter_with_a_default() -> None:
 
     undo = trip.document()["nodes"][0]["compensator"]
     assert undo["config"]["args"] == {"city": "{{ inputs.city }}", "booking": "{{ output }}"}
+
+
+class Geo(NamedTuple):
+    lat: float
+    lon: float
+
+
+@task
+def locate(city: str) -> Geo:
+    return Geo(47.0, len(city))
+
+
+def test_fields_of_a_named_tuple_are_its_items() -> None:
+    @workflow
+    def both(city: str) -> list[float]:
+        return [locate(city).lon, locate(city).lat, locate(city)[1]]
+
+    with tidemill.open("memory://") as mill:
+        assert mill.run(both, city="Bern").output == [4, 47.0, 4]
+
+
+def test_a_field_that_a_named_tuple_lacks_is_refused_and_its_types_are_known() -> None:
+    @task
+    def word(text: str) -> str:
+        return text
+
+    @workflow
+    def misspelt(city: str) -> float:
+        return locate(city).latt  # type: ignore[attr-defined,no-any-return]
+
+    @workflow
+    def misfit(city: str) -> str:
+        return word(locate(city).lat)  # type: ignore[arg-type]
+
+    for flow, code, words in ((misspelt, "field_unknown", "latt"), (misfit, "arguments_invalid", "is float")):
+        with pytest.raises(tidemill.Rejected) as refused:
+            flow.document()
+        assert refused.value.code == code and words in str(refused.value)

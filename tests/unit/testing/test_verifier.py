@@ -13,7 +13,8 @@ import tidemill
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.errors import Rejected
 from tidemill.testing.fakes import FakesFile, read_fakes
-from tidemill.testing.verifier import RANDOM_FIRST, Report, Verifier, verify
+from tidemill.testing.report import Report
+from tidemill.testing.verifier import RANDOM_FIRST, Verifier, verify
 
 
 def keyed(context: Any) -> Any:

@@ -32,8 +32,10 @@ from tidemill.cli.render.terminal import (
 )
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.errors import Rejected
+from tidemill.testing.cluster import UNDO
 from tidemill.testing.fakes import place_in_words, read_fakes
-from tidemill.testing.verifier import CrashFinding, Report, Verifier, children_of, located
+from tidemill.testing.report import CrashFinding, Report
+from tidemill.testing.verifier import Verifier, children_of, located
 
 KINDS = ("commit", "send", "effect")
 SEEDS_SHOWN_MAX = 3
@@ -137,10 +139,19 @@ def print_report(report: Report, options: VerifyOptions) -> None:
 
 
 def _print_unreached(report: Report) -> None:
-    names, more = report.unreached[:UNREACHED_SHOWN_MAX], len(report.unreached) - UNREACHED_SHOWN_MAX
-    listed = ", ".join(names) + (f" and {more} more" if more > 0 else "")
-    said = f"{len(report.unreached)} of {counted(report.nodes, 'node')} did not run, and were not tested: {listed}"
-    print_hint("\n  ".join(text_lines(f"{said}; other inputs (-i) or values (--fakes) may lead there", 2)))
+    nodes = [name for name in report.unreached if not name.endswith(UNDO)]
+    undo = [name.removesuffix(UNDO) for name in report.unreached if name.endswith(UNDO)]
+    if nodes:
+        said = f"{len(nodes)} of {counted(report.nodes, 'node')} did not run, and were not tested: {_first_of(nodes)}"
+        print_hint("\n  ".join(text_lines(f"{said}; other inputs (-i) or values (--fakes) may lead there", 2)))
+    if undo:
+        said = f"compensators did not run, and were not tested: those of {_first_of(undo)}"
+        print_hint("\n  ".join(text_lines(f"{said}; let a step fail, with `$fail` in --fakes or --real NODE", 2)))
+
+
+def _first_of(names: Sequence[str]) -> str:
+    more = len(names) - UNREACHED_SHOWN_MAX
+    return ", ".join(names[:UNREACHED_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _histories(number: int) -> str:

@@ -348,9 +348,17 @@ def _filled(hint: Any, given: Mapping[Any, Any]) -> Any:
     return hint[tuple(given.get(each, Any) for each in open_)] if open_ and typing.get_origin(hint) else hint
 
 
+def fields_of_tuple(hint: Any) -> tuple[str, ...]:
+    """The fields of a named tuple, which is a list in JSON; empty for other types."""
+    kind = unwrapped(hint)
+    return getattr(kind, "_fields", ()) if isinstance(kind, type) and issubclass(kind, tuple) else ()
+
+
 def part_of(hint: Any, key: str | int) -> Any:
     """The hint of a field or item of a value; Any where it is not known."""
     hint = unwrapped(hint)
+    if isinstance(key, int) and (named := fields_of_tuple(hint)):
+        return hints_of_class(hint).get(named[key], Any) if -len(named) <= key < len(named) else Any
     if members := [each for each in members_of(hint) if each is not type(None)]:
         return typing.Union[tuple(part_of(each, key) for each in members)]  # noqa: UP007 - of a list
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

@@ -25,7 +25,7 @@ from tidemill.engine.views import plain
 from tidemill.kernel.document.text import as_yaml, read_yaml
 from tidemill.kernel.explain.blockers import Failure
 from tidemill.kernel.explain.ended import Link
-from tidemill.testing.verifier import CrashFinding
+from tidemill.testing.report import CrashFinding
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
