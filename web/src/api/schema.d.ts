@@ -1,4 +1,4 @@
-// Made by `make web-types` from the OpenAPI document 2b3eb27a7f94add1.
+// Made by `make web-types` from the OpenAPI document d18f4d90f43f5d07.
 
 export interface paths {
     "/livez": {
@@ -3500,6 +3500,7 @@ export interface components {
             count: number;
             done: number;
             refused: number;
+            skipped: number;
             more: boolean;
             runs: components["schemas"]["BulkRun"][];
         };
