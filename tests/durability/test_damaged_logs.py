@@ -208,7 +208,7 @@ def test_what_is_in_hand_may_end_first(tmp_path: Path) -> None:
     async def slow() -> str:
         worker = patient._engine.worker
         assert worker is not None and worker.refusals.give_up is not None
-        while not patient._asked:  # noqa: ASYNC110
+        while not patient._loop._calls:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for _ in range(2):
             worker.refusals.report(rejected("store_damaged", "no"))
