@@ -1,7 +1,7 @@
 """What asyncio lacks: cheap calls into a loop in a thread, loops that outlive foreign code, coroutines begun at once.
 
-A call of `LoopThread` is queued, and an eventfd wakes the loop: that takes some 20 µs less than `call_soon_threadsafe`.
-A queued call that the ending loop does not begin any more is refused, never left waiting.
+A call of `LoopThread` is queued, and an eventfd wakes the loop, which takes less than `call_soon_threadsafe`. A queued
+call that the ending loop does not begin any more is refused, never left waiting.
 
 `run_until` keeps a loop running that foreign code tries to end: asyncio lets `SystemExit` and `KeyboardInterrupt` of a
 task through, and one job would end worker after worker. A handler that cancels every task of the loop cannot be
