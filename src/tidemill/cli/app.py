@@ -251,7 +251,7 @@ def run_command(**given: Any) -> int:
     "--boundaries",
     metavar="N",
     type=options.Integers(0),
-    default=400,
+    default=200,
     about="Maximum number of crash points to try; 0 means all.",
 )
 @options.flag("--strict", about="Treat warnings as errors.")

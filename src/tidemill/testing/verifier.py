@@ -56,7 +56,7 @@ RANDOM_FIRST = 10_000
 RANDOM_CRASHES = 2.5
 RANDOM_CRASHES_MAX = 4
 """Fewer than the number of workers that a node may kill before it is given up on."""
-BOUNDARIES_MAX = 400
+BOUNDARIES_MAX = 200
 
 
 @dataclass(slots=True)
@@ -248,12 +248,10 @@ class Verifier:
     def verify(self, seeds: int = 20, boundaries_max: int = BOUNDARIES_MAX, progress: Progress | None = None) -> Report:
         """Live through every boundary, or as many as are allowed, and through `seeds` random histories."""
         began, total = perf_counter(), len(self.undisturbed.reached)
-        chosen: Sequence[int] = range(1, total + 1)
-        if 0 < boundaries_max < total:
-            chosen = [1 + number * total // boundaries_max for number in range(boundaries_max)]
+        chosen = [1 + at for at in _spread(self.undisturbed.reached, boundaries_max or total)]
         report = self._report()
         if self.undisturbed.stuck:
-            chosen, seeds = range(0), 0
+            chosen, seeds = [], 0
         wanted = [*chosen, *range(RANDOM_FIRST, RANDOM_FIRST + seeds)]
         for number, seed in enumerate(wanted):
             self._judge(report, self.history(seed))
@@ -417,6 +415,21 @@ class Verifier:
         found = re.search(rf"""["']?\b(?:node_)?id["']?\s*:\s*["']?{re.escape(node)}(?![\w-])""", self._text)
         line = self._text.count("\n", 0, found.start()) + 1 if found else None
         return f"/nodes/{ids.index(node)}", line
+
+
+def _spread(reached: Sequence[Boundary], most: int) -> list[int]:
+    """The places of at most so many boundaries: first all that are rare, then as many of each other kind.
+
+    A map reaches the same boundaries once per item, and a loop once per pass.
+    """
+    groups: dict[tuple[str, str, tuple[str, ...]], list[int]] = {}
+    for at, boundary in enumerate(reached):
+        groups.setdefault((boundary.when, boundary.kind, boundary.nodes), []).append(at)
+    chosen: list[int] = []
+    for left, group in zip(range(len(groups), 0, -1), sorted(groups.values(), key=len), strict=True):
+        number = min(len(group), -(-(most - len(chosen)) // left))
+        chosen += [group[place * len(group) // number] for place in range(number)]
+    return sorted(chosen)
 
 
 Progress = Callable[[int, int], None]

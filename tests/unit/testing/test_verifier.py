@@ -131,6 +131,18 @@ def test_people_signals_children_maps_loops_and_timers() -> None:
     assert sum(report.boundaries.values()) == 25 < report.boundaries_reached
 
 
+def test_the_boundaries_of_many_items_are_sampled_and_those_of_other_nodes_all_tried() -> None:
+    each = calls("each", "a", function="keyed", map={"over": "{{ range(200) | list }}"})
+    nodes = (calls("a", function="keyed"), each, calls("z", "each", function="keyed"))
+    verifier = Verifier(document(*nodes), functions=FUNCTIONS)
+    reached = verifier.undisturbed.reached
+    assert len(reached) > 100
+    tried = [reached[seed - 1] for seed in verifier.verify(seeds=0, boundaries_max=40).kinds]
+    assert len(tried) == 40
+    for name in "az":
+        assert [each for each in tried if each.nodes == (name,)] == [each for each in reached if each.nodes == (name,)]
+
+
 @pytest.mark.parametrize("approvers", [[], ["role:finance"], ["role:finance", "role:boss"], ["user:ada", "role:boss"]])
 def test_a_quorum_of_members_of_a_role(approvers: list[str]) -> None:
     config = {"title": "Go?", "approvers": approvers, "quorum": 3, "four_eyes": True}

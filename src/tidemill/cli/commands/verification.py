@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from time import perf_counter
 
 from tidemill.cli import main
 from tidemill.cli.inputs import STDIN, read_data, read_inputs, read_source
@@ -40,6 +41,8 @@ from tidemill.testing.verifier import Verifier, children_of, located
 KINDS = ("commit", "send", "effect")
 SEEDS_SHOWN_MAX = 3
 UNREACHED_SHOWN_MAX = 8
+LINE_SECONDS = 10.0
+"""How often a long verification says how far it is, where no terminal shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +97,10 @@ def _verified(verifier: Verifier, options: VerifyOptions) -> Report:
 
 
 def _progress(options: VerifyOptions) -> Callable[[int, int], None] | None:
-    """A line that counts on a terminal, and disappears at the end."""
-    if options.as_json or not sys.stderr.isatty():
+    """A line that counts on a terminal, and disappears at the end; elsewhere a line now and then."""
+    if not sys.stderr.isatty():
+        return _now_and_then()
+    if options.as_json:
         return None
 
     def show(done: int, total: int) -> None:
@@ -103,6 +108,18 @@ def _progress(options: VerifyOptions) -> Callable[[int, int], None] | None:
         bar = "━" * width + "─" * (30 - width)
         sys.stderr.write(f"\r  {bar} {done} of {total} histories" if done < total else "\r\033[K")
         sys.stderr.flush()
+
+    return show
+
+
+def _now_and_then() -> Callable[[int, int], None]:
+    printed = perf_counter()
+
+    def show(done: int, total: int) -> None:
+        nonlocal printed
+        if done < total and perf_counter() - printed > LINE_SECONDS:
+            printed = perf_counter()
+            print(f"verify: {done} of {total} histories", file=sys.stderr, flush=True)
 
     return show
 
@@ -190,7 +207,7 @@ def _print_counts(report: Report) -> None:
         print(f"  {paint(worst, colour)} {kind:<7} {number:>5} {what}{paint(notes, DIM)}")
     tried = sum(report.boundaries.values())
     if tried < report.boundaries_reached:
-        said = f"{tried} of {report.boundaries_reached:,} crash points, evenly spread; --boundaries 0 tries all"
+        said = f"{tried} of {report.boundaries_reached:,} crash points, of every kind; --boundaries 0 tries all"
         print(paint(f"    {said}", DIM))
     print()
 
