@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import importlib
 import platform
 import sys
+from pathlib import Path
 
 BENCHES = (
     "bench_start",
@@ -27,7 +29,13 @@ BENCHES = (
 
 def main() -> int:
     """Run the named benchmarks, or all."""
-    wanted = [name if name.startswith("bench_") else f"bench_{name}" for name in sys.argv[1:]] or BENCHES
+    known = [path.stem.removeprefix("bench_") for path in sorted(Path(__file__).parent.glob("bench_*.py"))]
+    parser = argparse.ArgumentParser("python -m benches", description=__doc__.partition(": ")[2])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(known)}")
+    names = [name.removeprefix("bench_") for name in parser.parse_args().names]
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(known)}")
+    wanted = [f"bench_{name}" for name in names] or BENCHES
     missed = 0
     print(f"Python {platform.python_version()} on {platform.machine()}")
     for name in wanted:

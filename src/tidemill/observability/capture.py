@@ -30,6 +30,9 @@ Through = Callable[[TextIO], TextIO]
 Marks = Callable[[str], str]
 """What stands before a line of a sink with this label."""
 
+Told = Callable[[str, str, str], None]
+"""Gets every whole line: its stream, the label of its sink (empty for none), and the line."""
+
 HELD_CHARACTERS_MAX = 65_536
 """Of an unfinished line that is held until it is whole."""
 
@@ -68,11 +71,19 @@ class TeeStream(io.TextIOBase):
     """A standard stream that copies text to the sink; everything else is delegated to the stream."""
 
     def __init__(
-        self, stream: TextIO, source: str, behind: TextIO, *, marks: Marks | None = None, lines: bool = False
+        self,
+        stream: TextIO,
+        source: str,
+        behind: TextIO,
+        *,
+        marks: Marks | None = None,
+        told: Told | None = None,
+        lines: bool = False,
     ) -> None:
         self._stream, self._source, self.behind = stream, source, behind
         self.users = 0
-        self._marks, self._lines, self._lock = marks, lines or marks is not None, threading.Lock()
+        self._marks, self._told, self._lock = marks, told, threading.Lock()
+        self._lines = lines or marks is not None or told is not None
         self._held: dict[str, str] = {}
         """The unfinished line of each writer: `print` writes its parts one by one."""
         self._writer, self._unfinished = "", False
@@ -98,7 +109,7 @@ class TeeStream(io.TextIOBase):
                     whole, end, begun = f"{whole}{end}{begun}", "", ""
                 if begun:
                     self._held[label] = begun
-                self._pass_on(self._in_lines(label, whole + end))
+                self._write_lines(label, whole + end)
         else:
             self._pass_on(captured)
         return len(text)
@@ -107,7 +118,14 @@ class TeeStream(io.TextIOBase):
         """Write what a writer has begun, though its line has no end."""
         with self._lock:
             if begun := self._held.pop(label, ""):
-                self._pass_on(self._in_lines(label, begun))
+                self._write_lines(label, begun)
+
+    def _write_lines(self, label: str, text: str) -> None:
+        if self._told is None:
+            self._pass_on(self._in_lines(label, text))
+            return
+        for line in text.splitlines():
+            self._told(self._source, label, line)
 
     def _in_lines(self, label: str, text: str) -> str:
         """The text, each line after its mark if wanted; the unfinished line of another writer is ended."""
@@ -214,11 +232,18 @@ class OutputCapture:
     def __init__(self) -> None:
         self._installed: list[TeeStream | CaptureHandler] = []
 
-    def install(self, through: Through | None = None, *, marks: Marks | None = None, lines: bool = False) -> None:
+    def install(
+        self,
+        through: Through | None = None,
+        *,
+        marks: Marks | None = None,
+        told: Told | None = None,
+        lines: bool = False,
+    ) -> None:
         """Install, unless it is installed. `through` maps a standard stream to the one to write to instead.
 
         With `lines` only whole lines are mixed, and output without a reader is dropped; with `marks` every
-        line also begins with the mark of its sink's `label`.
+        line also begins with the mark of its sink's `label`. `told` gets the lines in place of the streams.
         """
         if self._installed:
             return
@@ -227,7 +252,7 @@ class OutputCapture:
             factory = CaptureHandler()
             logging.setLogRecordFactory(factory)
         self._installed.append(factory)
-        tees = (_tee(source, through, marks, lines) for source in ("stdout", "stderr"))
+        tees = (_tee(source, through, marks, told, lines) for source in ("stdout", "stderr"))
         self._installed += [tee for tee in tees if tee is not None]
         for each in self._installed:
             each.users += 1
@@ -241,10 +266,11 @@ class OutputCapture:
                 each.remove()
 
 
-def _tee(source: str, through: Through | None, marks: Marks | None, lines: bool) -> TeeStream | None:
+def _tee(source: str, through: Through | None, marks: Marks | None, told: Told | None, lines: bool) -> TeeStream | None:
     stream = getattr(sys, source)
     if stream is None or (through is None and isinstance(stream, TeeStream)):
         return stream
-    tee = TeeStream(stream, source, stream if through is None else through(stream), marks=marks, lines=lines)
+    behind = stream if through is None else through(stream)
+    tee = TeeStream(stream, source, behind, marks=marks, told=told, lines=lines)
     setattr(sys, source, tee)
     return tee

@@ -515,7 +515,7 @@ def verify(
     verifier = Verifier(
         read,
         text=text,
-        inputs=inputs,
+        inputs=inputs if flow is None or inputs is None else flow.run_inputs(inputs),
         fakes=read_fakes(dict(fakes or {})),
         real=real,
         functions={**({} if flow is None else flow.functions), **function_registry(functions)},

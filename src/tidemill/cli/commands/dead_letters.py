@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 from tidemill.cli import main, options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tidemill.cli.session import StoreSession
     from tidemill.client import Tidemill
+    from tidemill.engine.index_rows import DeadLetterRow
     from tidemill.engine.services.dead_letters import Reprocessed
 
 
@@ -21,6 +24,7 @@ query = options.argument(
     "query", "[QUERY]...", "workflow:NAME, code:CODE, node:NODE or run:RUN; a run or @last.", nargs=-1, required=False
 )
 NAMES = ("run", "workflow", "node", "code")
+NAMED_MAX = 5
 
 
 def _wanted(session: StoreSession, words: tuple[str, ...], given: dict[str, str | None]) -> dict[str, str | None]:
@@ -62,9 +66,12 @@ def list_command(
 
 
 @dlq.command("show")
-@options.activation
+@options.run
+@options.argument("node", "[NODE]", "The id of a node. Default: the only one with an open dead letter.", required=False)
+@options.visit
+@options.item
 @options.on_store()
-def show_command(session: StoreSession, run: str, node: str, visit: int | None, item: int | None) -> int:
+def show_command(session: StoreSession, run: str, node: str | None, visit: int | None, item: int | None) -> int:
     """Show a dead letter and the input it failed with."""
     from tidemill.cli.render.lists import print_dead_letter
 
@@ -73,9 +80,27 @@ def show_command(session: StoreSession, run: str, node: str, visit: int | None, 
     def ask(mill: Tidemill) -> Any:
         view = mill.show(run)
         final.append(view.status == "COMPLETED" or view.rollback["status"] != "none")
-        return mill.dead_letter(run, node, visit=visit, index=item)
+        return mill.dead_letter(run, node or _only_node(mill, run), visit=visit, index=item)
 
     return session.ask_and_print(ask, lambda letter: print_dead_letter(session, letter, final=final[0]))
+
+
+def _only_node(mill: Tidemill, run: str) -> str:
+    """The node of the run that has dead letters, the open ones if there are any. Raises Rejected."""
+    from tidemill.errors import rejected
+
+    letters, _ = mill.dead_letters([f"run:{run}"])
+    nodes = list(dict.fromkeys(each.node for each in letters if each.status == "open" or not _is_open(letters)))
+    if len(nodes) == 1:
+        return nodes[0]
+    if not nodes:
+        raise rejected("dead_letter_unknown", "this run has no dead letter", hint=f"see `tidemill why {run}`")
+    message = f"{len(nodes)} nodes of this run have a dead letter: {', '.join(nodes[:NAMED_MAX])}"
+    raise rejected("dead_letter_unknown", message, hint=f"name one: `tidemill dlq show {run} {nodes[0]}`")
+
+
+def _is_open(letters: Sequence[DeadLetterRow]) -> bool:
+    return any(each.status == "open" for each in letters)
 
 
 @dlq.command("retry")

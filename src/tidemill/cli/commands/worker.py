@@ -193,11 +193,16 @@ class StatusLines:
         level, by = record.levelname.lower(), getattr(OUTPUT_SINK.get(), "label", None)
         self._say(sanitize(text), event="log", level=level, logger=record.name, message=text, by=by)
 
+    def printed(self, stream: str, by: str, line: str) -> None:
+        """A line that a function has printed; only where lines are JSON, else it goes where it would have gone."""
+        self._say(line, event="printed", stream=stream, message=line, by=by or None)
+
     def _say(self, words: str, *, at_once: bool = True, **fields: Any) -> None:
         if self._json is not None:
             # A worker continues without a reader of its output.
             with suppress(OSError):
-                print(json.dumps({**fields, "at_ms": time.time_ns() // 1_000_000}), file=self._json)
+                # One call: functions print from threads.
+                self._json.write(json.dumps({**fields, "at_ms": time.time_ns() // 1_000_000}) + "\n")
             return
         # One call: print writes the end of the line by itself where the output is not buffered.
         sys.stdout.write(words + "\n")
@@ -303,9 +308,9 @@ def status_output(options: OutputOptions, *, importing: bool) -> Iterator[Status
 
 @contextmanager
 def _log_lines(in_json: bool, log_level: str, status_lines: StatusLines) -> Iterator[None]:
-    """Prefix lines that functions print with their run and node, and format log records."""
+    """Tell the run and node of lines that functions print, and format log records."""
     capture, root = OutputCapture(), logging.getLogger()
-    capture.install(marks=str)
+    capture.install(**({"told": status_lines.printed} if in_json else {"marks": str}))
     # A line per node is printed anyway, so records below a warning are shown only to those who debug.
     level = logging.DEBUG if log_level == "debug" else max(logging.WARNING, _number(log_level))
     handler: logging.Handler | None = None
