@@ -31,7 +31,7 @@ Marks = Callable[[str], str]
 """What stands before a line of a sink with this label."""
 
 Told = Callable[[str, str, str], None]
-"""Gets every whole line: its stream, the label of its sink (empty for none), and the line."""
+"""Gets every whole line of a sink with a label: its stream, the label, and the line."""
 
 HELD_CHARACTERS_MAX = 65_536
 """Of an unfinished line that is held until it is whole."""
@@ -121,7 +121,7 @@ class TeeStream(io.TextIOBase):
                 self._write_lines(label, begun)
 
     def _write_lines(self, label: str, text: str) -> None:
-        if self._told is None:
+        if self._told is None or not label:
             self._pass_on(self._in_lines(label, text))
             return
         for line in text.splitlines():
@@ -243,7 +243,7 @@ class OutputCapture:
         """Install, unless it is installed. `through` maps a standard stream to the one to write to instead.
 
         With `lines` only whole lines are mixed, and output without a reader is dropped; with `marks` every
-        line also begins with the mark of its sink's `label`. `told` gets the lines in place of the streams.
+        line also begins with the mark of its sink's `label`. `told` gets the lines of sinks with a `label`.
         """
         if self._installed:
             return

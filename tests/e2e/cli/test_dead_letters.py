@@ -25,6 +25,23 @@ def test_runs_are_retried_together_after_a_repair(cli_store: CliStore, tmp_path:
     assert cli_store.fine("dlq", "retry", "--workflow", "payment") == "no open dead letter matches\n"
 
 
+def test_the_only_dead_letter_of_a_run_needs_no_node(cli_store: CliStore) -> None:
+    run_id = cli_store.failed()
+    assert cli_store.fine("dlq", "show", run_id) == cli_store.fine("dlq", "show", run_id, "transfer")
+    first = {"id": "a", "type": "fail"}
+    several = cli_store.start({"name": "several", "nodes": [first, {**first, "id": "b", "dependencies": ["a"]}]})
+    for node in "ab":
+        cli_store.until(several, lambda view: view.status == "FAILED")
+        assert cli_store.fine("dlq", "show", several) == cli_store.fine("dlq", "show", several, node)
+        cli_store.fine("runs", "override", several, node, "--value", "1")
+    cli_store.until(several, lambda view: view.status == "COMPLETED")
+    refused = cli_store("dlq", "show", several)
+    assert "2 nodes of this run have a dead letter: " in refused.err and f"dlq show {several} " in refused.err
+    fine = cli_store.start({"name": "fine", "nodes": [{"id": "a", "type": "value"}]})
+    cli_store.until(fine, lambda view: view.status == "COMPLETED")
+    assert "this run has no dead letter" in cli_store("dlq", "show", fine).err
+
+
 def test_what_is_set_repairs_every_run(cli_store: CliStore) -> None:
     runs = [cli_store.failed(key=key) for key in ("three", "four")]
     cli_store.fine("dlq", "retry", "--workflow", "payment", "--set", "/nodes/transfer/type=value")

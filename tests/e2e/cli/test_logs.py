@@ -104,6 +104,30 @@ def test_lines_say_whose_they_are(folder: Path, inside: InProcessCli) -> None:
     assert [json.loads(line) for line in followed] == lines
 
 
+def test_a_worker_prints_them_as_json_beside_its_own_lines(folder: Path) -> None:
+    assert process("publish", "flow.yaml", cwd=folder).code == 0
+    run_id = process("start", "talkative", "--json", cwd=folder).json["run_id"]
+    with running(
+        "worker", "--allow-import", "talker_fns", "--log-format", "json", text=True, stdout=subprocess.PIPE, cwd=folder
+    ) as worker:
+        assert worker.stdout is not None
+        lines: list[dict[str, object]] = []
+        while not lines or lines[-1].get("node") != "b":
+            lines.append(json.loads(worker.stdout.readline()))
+        worker.terminate()
+        rest, _ = worker.communicate()
+    lines += map(json.loads, rest.splitlines())
+    printed = [(each["stream"], each["by"], each["message"]) for each in lines if each["event"] == "printed"]
+    assert printed[:3] == [
+        ("stdout", f"{run_id} a", "line 0"),
+        ("stdout", f"{run_id} a", "line 1"),
+        ("stderr", f"{run_id} a", "\x1b[31mred"),
+    ]
+    assert [each["message"] for each in lines if each["event"] == "log" and each["level"] == "warning"] == [
+        "careful"
+    ] * 2
+
+
 def test_lines_are_followed_while_another_process_works(folder: Path) -> None:
     """The follower is told before the run has ended, and ends with it."""
     assert process("publish", flow_of(folder, "told"), cwd=folder).code == 0

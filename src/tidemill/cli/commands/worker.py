@@ -195,7 +195,7 @@ class StatusLines:
 
     def printed(self, stream: str, by: str, line: str) -> None:
         """A line that a function has printed; only where lines are JSON, else it goes where it would have gone."""
-        self._say(line, event="printed", stream=stream, message=line, by=by or None)
+        self._say(line, event="printed", stream=stream, message=line, by=by)
 
     def _say(self, words: str, *, at_once: bool = True, **fields: Any) -> None:
         if self._json is not None:
