@@ -10,16 +10,25 @@ Blocks are `with` statements, because Python runs an `if` while the graph is bui
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, make_dataclass
+from enum import Enum
 from functools import wraps
-from types import TracebackType
+from types import FrameType, NoneType, TracebackType
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Union, cast, overload
 
+from tidemill.authoring.block_source import BlockSource, block_source
 from tidemill.authoring.control_flow import APPROVAL_TYPE, EXHAUSTED, Exit, Guarded, Loop, Otherwise
 from tidemill.authoring.decorators import Recordable
-from tidemill.authoring.document_builder import DocumentBuilder, current_builder, place_in_code, required_builder
+from tidemill.authoring.document_builder import (
+    DocumentBuilder,
+    current_builder,
+    place_in_code,
+    place_of_line,
+    required_builder,
+)
 from tidemill.authoring.formatted_text import MARKS, FormattedText, not_known, plain_text, texts_in
 from tidemill.authoring.reference import (
     ITERATION,
@@ -43,23 +52,62 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+_PLAIN = (str, int, float, NoneType, Enum)
+
+
 class BlockStatement(AbstractContextManager[T]):
     """What a `with` statement is given; Python would take it for true in an `if` or a `while`."""
 
     def __init__(self, name: str, entered: AbstractContextManager[T]) -> None:
         self._called, self._entered = f"tidemill.{name}(…)", entered
+        self._is_loop = name == "loop"
         builder = current_builder()
         self._blocks: dict[object, tuple[str, str]] = {} if builder is None else builder.unentered
         self._blocks[self] = self._called, "" if builder is None else place_in_code()
+        self._source: BlockSource | None = None
+        self._steps_before, self._names_before = 0, frozenset[str]()
 
     def __enter__(self) -> T:
         self._blocks.pop(self, None)
+        builder, frame = current_builder(), sys._getframe(1)
+        if builder is not None:
+            self._steps_before, self._names_before = len(builder.steps), frozenset(frame.f_locals)
+            self._source = block_source(frame.f_code, frame.f_lineno)
         return self._entered.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
+        builder = current_builder()
+        if kind is None and builder is not None:
+            self._check(builder, sys._getframe(1))
         return self._entered.__exit__(kind, error, traceback)
+
+    def _check(self, builder: DocumentBuilder, frame: FrameType) -> None:
+        """Refuse what Python does in any case, and the author means for this block."""
+        source, code = self._source, frame.f_code
+        lost = None if source is None else source.lost_lines()
+        if lost is not None:
+            message = f"`return` ends the function here in any case, and line {lost[1]} is never reached"
+            hint = "keep the result in a variable, and write `return tidemill.default(one, other)` at the end"
+            builder.problem("block_returns", message, hint, at=place_of_line(code, lost[0]))
+        elif len(builder.steps) == self._steps_before and not self._is_loop:
+            message = f"no task is called in the block of {self._called}; all else in it happens in any case"
+            hint = 'call a task in it; `tidemill.node("value", …)` is a step that only has a value'
+            builder.problem("block_without_task", message, hint)
+        if source is not None and self._is_loop:
+            for name, line in source.names_carried().items():
+                if name in self._names_before:
+                    message = f"`{name}` is what it was before the loop in every pass"
+                    hint = "give the task `again.previous(…)`: what a task returned in the pass before"
+                    builder.problem("loop_variable", message, hint, at=place_of_line(code, line))
+        elif source is not None:
+            for name, line in source.names_set().items():
+                value = frame.f_locals.get(name, MISSING)
+                if isinstance(value, _PLAIN) and not (isinstance(value, str) and MARKS.search(value)):
+                    message = f"`{name}` is {value!r:.60} below in any case: a block decides only which tasks run"
+                    hint = "return it from a task in the block, and write `tidemill.default(one, other)` below"
+                    builder.problem("block_assigns", message, hint, at=place_of_line(code, line))
 
     def __bool__(self) -> NoReturn:
         message = f"Python asks whether {self._called} is true, and it is a block of tasks"

@@ -197,6 +197,128 @@ def test_a_block_alone_or_iterated_is_refused() -> None:
     assert refused(iterated) == [("block_not_entered", 2, "write `with tidemill.loop(…):` instead of `for`")]
 
 
+def test_a_return_in_a_block_is_refused_if_it_cuts_off_what_follows() -> None:
+    @workflow
+    def guard(n: int) -> Any:
+        ok = tidemill.approve("Pay?")
+        with tidemill.on_reject(ok):
+            return "rejected"
+        return double(n)
+
+    @workflow
+    def both(n: int) -> Any:
+        with tidemill.when(n > 3):
+            return tidemill.default(double(n), -1)
+        with tidemill.otherwise():
+            return fetch(n)
+
+    @workflow
+    def inner(n: int) -> Any:
+        with tidemill.loop(max_iterations=3) as again:
+            found = double(n)
+            again.until(found > 3)
+            with tidemill.when(found > 2): return double(found)  # fmt: skip  # noqa: E701
+        return found
+
+    @workflow
+    def last(n: int) -> Any:
+        with tidemill.when(n > 3):
+            return tidemill.default(double(n), -1)
+
+    hint = "keep the result in a variable, and write `return tidemill.default(one, other)` at the end"
+    assert refused(guard) == [("block_returns", 4, hint)]
+    assert ("block_returns", 3, hint) in refused(both)
+    assert ("block_returns", 5, hint) in refused(inner)
+    assert last.document()["outputs"]
+
+
+def test_a_block_without_a_task_is_refused() -> None:
+    @workflow
+    def empty(n: int) -> Any:
+        doubled = double(n)
+        with tidemill.when(doubled > 3):
+            pass
+        with tidemill.on_error(doubled):
+            pass
+        return None
+
+    @workflow
+    def value(n: int) -> Any:
+        ok = tidemill.approve("Pay?")
+        with tidemill.on_reject(ok):
+            said = tidemill.node("value", "rejected")
+        return tidemill.default(double(n), said)
+
+    code, hint = "block_without_task", 'call a task in it; `tidemill.node("value", …)` is a step that only has a value'
+    assert [(each[0], each[2]) for each in refused(empty)] == [(code, hint)] * 2
+    assert value.document()
+
+
+def test_a_variable_that_a_block_sets_in_any_case_is_refused() -> None:
+    @workflow
+    def sized(n: int) -> Any:
+        size = "small"
+        with tidemill.when(n > 3):
+            size = "big"
+            fetch(n)
+        return size
+
+    @workflow
+    def per_block(n: int) -> Any:
+        with tidemill.when(n > 3):
+            times = 2
+            many = [double(n) for number in range(times)]
+        with tidemill.otherwise():
+            times = 1
+            few = [double(n) for number in range(times)]
+        number = double(n)
+        return tidemill.default(many[0], tidemill.default(few[0], number))
+
+    hint = "return it from a task in the block, and write `tidemill.default(one, other)` below"
+    assert refused(sized) == [("block_assigns", 4, hint)]
+    assert per_block.document()
+
+
+def test_a_variable_that_is_carried_through_a_loop_is_refused() -> None:
+    @workflow
+    def summed(n: int) -> Any:
+        total: Any = 0
+        count = 0
+        with tidemill.loop(max_iterations=5) as again:
+            total = double(total)
+            count += 1
+            again.until(again.iteration > 1)
+        return total
+
+    @workflow
+    def right(n: int) -> Any:
+        found = double(n)
+        with tidemill.loop(max_iterations=5) as again:
+            total = double(again.previous(double, 1))
+            found = double(total)
+            again.until(found > 100)
+        return found
+
+    hint = "give the task `again.previous(…)`: what a task returned in the pass before"
+    assert refused(summed) == [("loop_variable", 5, hint), ("loop_variable", 6, hint)]
+    assert right.document()
+
+
+def test_blocks_without_a_source_are_not_checked() -> None:
+    """As in a prompt of Python that keeps no source."""
+    said: dict[str, Any] = {"tidemill": tidemill, "double": double}
+    exec(  # noqa: S102 - code that a prompt has read
+        "def flow(n):\n"
+        "    kind = 'small'\n"
+        "    with tidemill.when(n > 3):\n"
+        "        kind = 'big'\n"
+        "        double(n)\n"
+        "    return kind\n",
+        said,
+    )
+    assert workflow(said["flow"]).document()["outputs"] == "big"
+
+
 @dataclass
 class Cat:
     name: str
