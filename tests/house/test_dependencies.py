@@ -80,3 +80,20 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
         "opentelemetry-exporter-otlp-proto-http",
         "tzdata",
     }
+
+
+CIRCULAR = ("jinja2", "jsonpath")
+"""Packages whose parts import one another, and that two threads may import at once: a worker and its caller."""
+
+
+def test_a_circular_package_is_imported_before_its_parts() -> None:
+    """Else each of two threads imports a part, and one of them meets a module that is half there."""
+    found = [
+        f"{path}: {package}"
+        for path in (ROOT / "src").rglob("*.py")
+        for text in [path.read_text()]
+        for package in CIRCULAR
+        if (part := re.search(rf"^ *(from {package}\.|import {package}\.)", text, re.MULTILINE))
+        and not re.search(rf"^ *(import {package}\b(?!\.)|from {package} import)", text[: part.start()], re.MULTILINE)
+    ]
+    assert not found, found

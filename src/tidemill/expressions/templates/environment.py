@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, cast
 
+import jinja2  # noqa: F401 - the whole package first, or threads that import parts of it meet half of one
 from jinja2.lexer import Lexer, Token
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context, LoopContext, Undefined

@@ -13,6 +13,7 @@ from base64 import b64decode, b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
+import jinja2  # noqa: F401 - the whole package first, or threads that import parts of it meet half of one
 from jinja2.filters import FILTERS, make_attrgetter
 from jinja2.runtime import Undefined
 from jinja2.tests import TESTS

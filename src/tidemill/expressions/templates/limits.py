@@ -21,6 +21,7 @@ from time import perf_counter, thread_time
 from types import GeneratorType
 from typing import Any, Protocol
 
+import jinja2  # noqa: F401 - the whole package first, or threads that import parts of it meet half of one
 import msgspec
 from jinja2.runtime import Undefined
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import jinja2  # noqa: F401 - the whole package first, or threads that import parts of it meet half of one
 import msgspec
 from jinja2.environment import Environment
 from jinja2.nodes import EvalContext

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import jinja2  # noqa: F401 - the whole package first, or threads that import parts of it meet half of one
 from jinja2.exceptions import UndefinedError
 from jinja2.runtime import StrictUndefined
 from jinja2.utils import missing as unset
