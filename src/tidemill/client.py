@@ -32,7 +32,7 @@ from tidemill.engine.services.workers import QueueService, WorkerService
 from tidemill.engine.services.workflows import WorkflowService
 from tidemill.engine.validation import Seconds, timeout_of
 from tidemill.engine.views import html_table
-from tidemill.errors import Rejected, TidemillError, for_callers, shorten_traceback, unknown_attribute
+from tidemill.errors import Rejected, TidemillError, Unavailable, for_callers, shorten_traceback, unknown_attribute
 from tidemill.event_loop import BufferedIterator, LoopThread
 from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function
@@ -57,6 +57,11 @@ class EngineBroken(TidemillError):
     def __init__(self) -> None:
         super().__init__("a handler cancelled the engine's own tasks; a handler may cancel only tasks that it created")
 
+
+CLOSED_MEANWHILE = (
+    "this Tidemill was closed during the call; `tidemill runs show` says whether it happened, and runs continue when "
+    "the store is opened again"
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -418,6 +423,8 @@ class Tidemill:
         try:
             return self._loop.call(answer)
         except CancelledError:
+            if self._closing:
+                raise Unavailable(CLOSED_MEANWHILE) from None
             # Without a refusal, code in the engine's loop has cancelled a task that is not its own.
             raise self._refusal or EngineBroken() from None
 

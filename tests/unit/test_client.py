@@ -374,6 +374,26 @@ def test_closing_does_not_wait_for_ever() -> None:
     release.set()
 
 
+def test_a_caller_that_waits_learns_that_another_thread_has_closed() -> None:
+    mill = tidemill.open("memory://")
+    run_id = mill.start({"name": "waits", "nodes": [{"id": "nap", "type": "sleep", "config": {"seconds": 60}}]})
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            mill.result(run_id)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    eventually(lambda: mill.show(run_id).nodes["nap"]["status"] == "WAITING", "the node waits")
+    mill.close()
+    thread.join(10)
+    assert [type(error) for error in raised] == [tidemill.Unavailable]
+    assert "was closed during the call" in str(raised[0])
+
+
 def test_following_a_run_while_the_front_is_closed_ends() -> None:
     mill = tidemill.open()
     mill.publish(ASLEEP)

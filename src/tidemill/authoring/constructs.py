@@ -19,7 +19,6 @@ from functools import wraps
 from types import FrameType, NoneType, TracebackType
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Union, cast, overload
 
-from tidemill.authoring.block_source import BlockSource, block_source
 from tidemill.authoring.control_flow import APPROVAL_TYPE, EXHAUSTED, Exit, Guarded, Loop, Otherwise
 from tidemill.authoring.decorators import Recordable
 from tidemill.authoring.document_builder import (
@@ -30,6 +29,7 @@ from tidemill.authoring.document_builder import (
     required_builder,
 )
 from tidemill.authoring.formatted_text import MARKS, FormattedText, not_known, plain_text, texts_in
+from tidemill.authoring.function_source import BlockSource, block_source
 from tidemill.authoring.reference import (
     ITERATION,
     MISSING,

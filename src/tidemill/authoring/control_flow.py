@@ -227,33 +227,41 @@ class NodeWriter:
         for name in dict.fromkeys((*risky, *unsure)):
             taken = self._exit_to(name, step)
             needed = name in unsure or step.inbound[name]
-            condition = self._taken(self.steps[name], taken) if taken else self._went_on(name, needed)
+            condition = self._taken(step, name, taken) if taken else self._went_on(step, name, needed)
             if condition:
                 # First, because the others may read what is missing.
                 step.conditions.insert(0, Expression(condition))
 
-    def _taken(self, step: Step, key: str) -> str:
-        """A CEL condition: the step has taken one of its exits."""
-        output = cel_of(Place(step.id))
-        if key == "timeout_path":
-            raise _unclear(step)
+    def _taken(self, step: Step, name: str, key: str) -> str:
+        """A CEL condition: what a step waits for has taken one of its exits."""
+        output = cel_of(Place(name))
+        if key == EXHAUSTED:
+            raise _unclear(step, name)
         if key == "on_error":
             return f'{output.removesuffix("output")}meta.status == "FAILED"'
         decision = "reject" if key == "rejection_path" else "changes"
         return f'has({output}) && {output}.decision == "{decision}"'
 
-    def _went_on(self, name: str, needed: bool) -> str:
-        """A CEL condition: a step that may be skipped has taken its plain edges."""
-        step = self.steps[name]
-        output = cel_of(Place(step.id))
-        if step.exits.keys() & {"rejection_path", "changes_path"}:
+    def _went_on(self, step: Step, name: str, needed: bool) -> str:
+        """A CEL condition: what a step waits for, and may be skipped, has taken its plain edges."""
+        exits, output = self.steps[name].exits, cel_of(Place(name))
+        if exits.keys() & {"rejection_path", "changes_path"}:
             approved = f'{output}.decision == "approve"'
             return f"has({output}) && {approved}" if needed else f"!has({output}) || {approved}"
         if not needed:
             return ""
-        if "timeout_path" in step.exits:
-            raise _unclear(step)
-        return f'{output.removesuffix("output")}meta.status == "COMPLETED"' if step.exits else f"has({output})"
+        if EXHAUSTED in exits:
+            return f"has({cel_of(Place(self._left(step, name)))})"
+        return f'{output.removesuffix("output")}meta.status == "COMPLETED"' if exits else f"has({output})"
+
+    def _left(self, step: Step, name: str) -> str:
+        """A step that is skipped if the loop that ends at another one has used up its passes."""
+        if name not in step.inbound:
+            raise _unclear(step, name)
+        left = Step(self._next_id(f"{name}_left"), "value", None, {}, exact=False)
+        left.config, left.inbound[name], step.inbound[left.id] = True, True, True
+        self.steps = inserted(self.steps, left, before=step)
+        return left.id
 
     def _node(self, step: Step) -> dict[str, Json]:
         config, keys = step.config, dict(step.keys)
@@ -281,6 +289,7 @@ class NodeWriter:
         return next((key for key, targets in exits.items() if step.id in targets), "")
 
 
-def _unclear(step: Step) -> Rejected:
-    message = f"a step depends on how the loop at `{step.id}` ends, beside values that may be missing"
-    return rejected("join_unclear", message, hint="make it two steps")
+def _unclear(step: Step, loop: str) -> Rejected:
+    message = f"`{step.id}` depends on how the loop at `{loop}` ends, beside values that may be missing"
+    hint = "call a task with `tidemill.default(…)` of these values first, and give its result to this step"
+    return rejected("join_unclear", f"{step.written_at}: {message}" if step.written_at else message, hint=hint)

@@ -48,6 +48,7 @@ from tidemill.authoring.formatted_text import (
     template_in,
     texts_in,
 )
+from tidemill.authoring.function_source import decided_early
 from tidemill.authoring.hints import Named, value_of
 from tidemill.authoring.reference import (
     MISSING,
@@ -162,6 +163,10 @@ class DocumentBuilder:
     def call(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         """What the workflow function returns, and at which line it does."""
         code = getattr(inspect.unwrap(function), "__code__", None)
+
+        if code is not None:
+            for each in decided_early(code, given.keys()):
+                self.problem("value_not_known", each.message, each.hint, at=place_of_line(code, each.line))
 
         def note(frame: FrameType, event: str, _: object) -> None:
             if event == "return" and frame.f_code is code:

@@ -31,8 +31,9 @@ _SEAL_TEXT = "".join(map(chr, range(32, 127)))
 """Every character that a text may be split at, or that is replaced in it."""
 _NUMBERS = itertools.count(1)
 
-_MAY_SHOW = {*sys.stdlib_module_names, "tidemill", "_pytest", "IPython"} - {"__main__"}
-"""Packages that show references to people: in messages, logs and debuggers."""
+_DEBUGGERS = {"_pytest", "IPython", "ipykernel", "debugpy", "pydevd", "_pydevd_bundle"}
+_MAY_SHOW = {*sys.stdlib_module_names, *_DEBUGGERS, "tidemill"} - {"__main__"}
+"""Packages that look at references to show them to people: in messages, logs and debuggers."""
 IN_A_TASK = "do it inside a task"
 SHOWN = "leave out `!r` or `=`, or make the text inside a task"
 DECIDED = "write `with tidemill.when(…):` around the tasks, or decide inside a task"

@@ -194,7 +194,24 @@ class Reference:
     def __invert__(self) -> Condition:
         return Negation(condition_of(self))
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        if recorder_of(self).is_called and not may_show(sys._getframe(1)):
+            hint = "keys must be known when the workflow is built; look it up inside a task"
+            raise not_known(f"Python looks up {self!r}", hint)
+        return object.__hash__(self)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Reference]:
+        if recorder_of(self).is_called and not may_show(sys._getframe(1)):
+            hint = "it has its type when the workflow runs; ask inside a task"
+            raise not_known(f"Python asks for the type of {self!r}", hint)
+        return Reference
+
+    def __copy__(self) -> Reference:
+        return self
+
+    def __deepcopy__(self, _: object) -> Reference:
+        return self
 
     def __bool__(self) -> NoReturn:
         raise not_known(f"Python asks whether {self!r} is true", f"{BRANCH}; {JOINED}")

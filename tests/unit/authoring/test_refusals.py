@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import inspect
 import json
@@ -70,9 +71,10 @@ def test_options_that_mean_nothing_for_a_call() -> None:
 def test_what_is_returned_is_refused_at_the_line_of_its_return() -> None:
     @workflow
     def compared(n: int) -> Any:
-        if n is None:
+        found = double(n)
+        if found is None:
             return 3
-        return {"large": double(n) > 3}
+        return {"large": found > 3}
 
     @workflow
     async def awaited(n: int) -> Any:
@@ -88,7 +90,7 @@ def test_what_is_returned_is_refused_at_the_line_of_its_return() -> None:
             found = double(n)
         return [found]
 
-    assert [each[:2] for each in refused(compared)] == [("argument_not_json", 4)]
+    assert [each[:2] for each in refused(compared)] == [("argument_not_json", 5)]
     assert [each[:2] for each in refused(awaited)] == [("argument_not_json", 3)]
     assert [each[:2] for each in refused(missing)] == [("value_may_be_missing", 4)]
 
@@ -604,7 +606,8 @@ def test_calls_that_other_libraries_know() -> None:
 
     assert refused(gathered)[0][2] == "do it in a task; independent tasks run in parallel by themselves"
     assert refused(dumped) == [("value_not_known", 2, "do it inside a task")]
-    assert refused(keyed) == [("value_not_known", 2, "do it inside a task")]
+    looked_up = "keys must be known when the workflow is built; look it up inside a task"
+    assert refused(keyed) == [("value_not_known", 2, looked_up)]
     with pytest.raises(tidemill.Rejected, match=r"ctx.double.output > 2 cannot .* compare inside a task"):
         compared.document()
     assert [each[:2] for each in refused(empty)] == [("no_nodes", 0)]
@@ -657,3 +660,66 @@ def test_what_is_no_list_and_what_is_no_function() -> None:
         wrong.document()
     with pytest.raises(TypeError, match=r"decorates functions, and .* is not one: wrap it in a `def`"):
         task(functools.partial(pow, 2))  # type: ignore[call-overload]
+
+
+PRICES = {"gold": 5}
+
+
+def test_what_python_decides_without_asking_is_refused() -> None:
+    @workflow
+    def looked_up(n: int) -> Any:
+        return double(PRICES.get(double(n), 0))  # type: ignore[call-overload]
+
+    @workflow
+    def member(n: int) -> Any:
+        return double(1) if n in {1, 2} else double(2)
+
+    @workflow
+    def hashed(n: int) -> Any:
+        return hash(double(n))
+
+    @workflow
+    def typed(n: int) -> Any:
+        return double(1) if isinstance(double(n), str) else double(2)
+
+    @workflow
+    def matched(n: int) -> Any:
+        match fetch(n):
+            case [_, _]:
+                return double(1)
+        return double(2)
+
+    @workflow
+    def by_class(n: int) -> Any:
+        match double(n):
+            case str():
+                return double(1)
+        return double(2)
+
+    @workflow
+    def missing(n: int, region: str | None = None) -> Any:
+        return double(n if region is not None else 0)
+
+    hints = {
+        looked_up: "keys must be known when the workflow is built; look it up inside a task",
+        member: "keys must be known when the workflow is built; look it up inside a task",
+        hashed: "keys must be known when the workflow is built; look it up inside a task",
+        typed: "it has its type when the workflow runs; ask inside a task",
+        matched: "match it inside a task",
+        by_class: "it has its type when the workflow runs; ask inside a task",
+        missing: "write `with tidemill.when(region == None):`, or decide inside a task",
+    }
+    for flow, hint in hints.items():
+        [(code, line, said)] = refused(flow)
+        assert (code, said) == ("value_not_known", hint) and line in (2, 3)
+
+
+def test_a_copy_of_a_result_is_the_result() -> None:
+    @workflow
+    def copied(n: int) -> Any:
+        last: Any = None
+        for each in (1, 2):
+            last = double(each) if last is None else double.after(last)(each)
+        return copy.deepcopy([copy.copy(last), double(n)])
+
+    assert copied.document()["outputs"] == ["{{ double_2.output }}", "{{ double_3.output }}"]

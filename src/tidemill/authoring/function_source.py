@@ -1,7 +1,8 @@
-"""The source of the blocks of a workflow function: what Python does in them in any case.
+"""The source of a workflow function: what Python does while the graph is built, and no result is asked for.
 
-A block (`with tidemill.when(…):`) decides which tasks run. Everything else in it happens once, while the graph is
-built, whatever the condition says later. Only the source shows that. Code without a source is not checked.
+A block (`with tidemill.when(…):`) decides which tasks run. Everything else in it happens once, whatever the condition
+says later. And Python asks a result nothing to compare it with None, or with a pattern of a mapping or a list. Only the
+source shows that; code without a source is not checked.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Literal, NamedTuple
@@ -68,16 +69,59 @@ def block_source(code: CodeType, line: int) -> BlockSource | None:
     return _blocks(code).get(line)
 
 
+class Decision(NamedTuple):
+    """A comparison that has the same answer whatever the result is."""
+
+    line: int
+    message: str
+    hint: str
+
+
+def decided_early(code: CodeType, parameters: Collection[str]) -> list[Decision]:
+    """What a workflow function compares without asking its parameters or results."""
+    function = _function(code)
+    nodes = [] if function is None else [node for each in function.body for node in _own_nodes(each)]
+    known = set(parameters) - {node.id for node in nodes if isinstance(node, ast.Name) and _is_set(node)}
+    found: list[Decision] = []
+    for node in nodes:
+        match node:
+            case ast.Match(cases=cases) if any(map(_takes_apart, cases)):
+                message = "Python compares with a pattern of a mapping or a list, which no result fits"
+                found.append(Decision(node.lineno, message, "match it inside a task"))
+            case ast.Compare(
+                left=ast.Name(id=name), ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(value=None)]
+            ) if name in known:
+                message = f"Python asks whether {name} is None, and it never is while the graph is built"
+                hint = f"write `with tidemill.when({name} == None):`, or decide inside a task"
+                found.append(Decision(node.lineno, message, hint))
+    return [each._replace(line=code.co_firstlineno + each.line - 1) for each in found]
+
+
+def _is_set(name: ast.Name) -> bool:
+    return not isinstance(name.ctx, ast.Load)
+
+
+def _takes_apart(case: ast.match_case) -> bool:
+    return any(isinstance(each, (ast.MatchMapping, ast.MatchSequence)) for each in ast.walk(case.pattern))
+
+
 @lru_cache(maxsize=256)
-def _blocks(code: CodeType) -> dict[int, BlockSource]:
-    """Every `with` statement of a function, by each line of its head."""
+def _function(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
-        return {}
+        return None
+    first = tree.body[0] if tree.body else None
+    return first if isinstance(first, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
+
+
+@lru_cache(maxsize=256)
+def _blocks(code: CodeType) -> dict[int, BlockSource]:
+    """Every `with` statement of a function, by each line of its head."""
     found: dict[int, BlockSource] = {}
-    if tree.body and isinstance(tree.body[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
-        _collect(tree.body[0].body, (), code.co_firstlineno, found)
+    function = _function(code)
+    if function is not None:
+        _collect(function.body, (), code.co_firstlineno, found)
     return found
 
 
