@@ -51,6 +51,10 @@ DATETIME = msgspec.Meta(
     extra_json_schema={"pattern": rf"^{DAY}[Tt ]{HOUR}:[0-5]\d(\.\d+)?{ZONE}$", "description": DATETIME_WORDS}
 )
 """What msgspec takes for a datetime: the format `date-time` of JSON Schema asks for a zone."""
+_NUMBER = r"\d+(\.\d+)?"
+DURATION = rf"({_NUMBER}D|(\d+D)?T({_NUMBER}H|(\d+H)?{_NUMBER}M|(\d+H)?(\d+M)?{_NUMBER}S))"
+"""What msgspec takes for a timedelta after the `P`: the format `duration` allows neither fractions nor signs."""
+DURATION_WORDS = "a duration such as PT1M30S, PT0.5S or P2D"
 _ANYTHING = (Any, object)
 _SCALARS = (*_ANYTHING, None, type(None), str, int, float, bool)
 _STRINGS = (

@@ -368,6 +368,14 @@ class Payment(pydantic.BaseModel):
     at: datetime | None = None
 
 
+class Lease(pydantic.BaseModel):
+    lasts: timedelta
+
+
+class Measured(pydantic.BaseModel, ser_json_timedelta="float"):
+    lasts: timedelta
+
+
 @dataclass
 class Meeting:
     at: datetime
@@ -382,12 +390,16 @@ class Meeting:
         (list[Meeting], [[{"at": "2030-01-31T10:00:00Z"}]], [[{"at": "2030-01-31T10:00:00Z", "until": "banana"}]]),
         (datetime, ["2030-01-31T10:00:00", "2030-01-31 10:00:00.5+02:00"], ["banana", "2030-13-01T10:00:00Z", 3]),
         (list[datetime] | None, [None, ["2030-01-31T10:00:00Z"]], [["banana"]]),
+        (timedelta, ["PT0.5S", "-PT5S", "P2DT0.000007S", "PT1H30M", "P1DT2H3M4.5S"], ["banana", "P1Y", "PT", "P", 3]),
+        (list[timedelta] | None, [None, ["PT1.5S"]], [["banana"]]),
+        (Lease, [{"lasts": "-PT0.25S"}, {"lasts": "P1Y34D"}], [{"lasts": "banana"}, {"lasts": "PT"}]),
+        (Measured, [{"lasts": "PT0.25S"}, {"lasts": 0.25}], [{"lasts": "banana"}]),
         (Decimal, ["2.20"], ["banana"]),
         (Payment, [{"amount": "9.99", "at": "2030-01-31"}, {"amount": 1}], [{"amount": "10.01"}, {"amount": "0"}]),
         (Payment, [{"amount": "1", "at": None}], [{"amount": "x"}, {"amount": "1", "at": "banana"}]),
     ],
 )
-def test_the_schema_of_datetimes_and_decimals(hint: Any, good: list[Any], bad: list[Any]) -> None:
+def test_the_schema_of_datetimes_durations_and_decimals(hint: Any, good: list[Any], bad: list[Any]) -> None:
     (schema,), shared = schemas_of([hint])
     compiled = compile_schema({"allOf": [schema], "$defs": shared})
     assert [compiled.accepts(each) for each in good] == [True] * len(good)
