@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Generator, Iterator
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, get_origin
 
 from tidemill.authoring.formatted_text import (
     FORMATTED,
@@ -30,13 +30,13 @@ from tidemill.handlers.python.conversion import (
     ConversionError,
     fields_of,
     fields_of_tuple,
-    is_tuple,
     json_kinds,
     key_of,
     part_of,
     short,
     shown,
     to_json,
+    unwrapped,
     varied_in,
 )
 
@@ -201,7 +201,8 @@ class Reference:
 
     def __iter__(self) -> NoReturn:
         hint = "write `task.map(items)` to call a task for every item, or loop inside a task"
-        if is_tuple(hint_of(self)):
+        kind = unwrapped(hint_of(self))
+        if isinstance(kind := get_origin(kind) or kind, type) and issubclass(kind, tuple):
             hint = "write `found = …`, and `found[0]`, `found[1]` where its parts are wanted"
         raise not_known(f"Python asks for the items of {self!r}", hint)
 

@@ -33,7 +33,7 @@ from tidemill.handlers.python.conversion import (
     members_of,
     to_json,
     unwrapped,
-    with_tagged,
+    with_stand_ins,
 )
 
 _DURATION = {"pattern": f"^[+-]?P{DURATION}$", "description": DURATION_WORDS}
@@ -47,7 +47,7 @@ def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     Dataclasses and structs have no other keys than their fields; models and typed dictionaries say so themselves.
     """
     models: dict[str, Any] = {}
-    hook, hints = partial(_schema, models), [with_tagged(each, dates=True) for each in hints]
+    hook, hints = partial(_schema, models), [with_stand_ins(each, dates=True) for each in hints]
     try:
         schemas, shared = msgspec.json.schema_components(hints, schema_hook=hook, ref_template="#/$defs/{name}")
     except (TypeError, NotImplementedError, NameError):
@@ -56,7 +56,7 @@ def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
             return [{"anyOf": members} if members else {}], shared
         found = [schemas_of([hint]) for hint in hints]
         return [schemas[0] for schemas, _ in found], {name: each for _, more in found for name, each in more.items()}
-    schemas, shared = _with_durations(schemas), _with_durations(shared)
+    schemas, shared = _with_durations(to_json(list(schemas))), _with_durations(to_json(shared))
     for field in {field for hint in hints for field, kind in kinds_in(hint) if kind is datetime.datetime}:
         _add_datetime(shared, *field.rpartition(".")[::2])
     extended: set[str] = set()
