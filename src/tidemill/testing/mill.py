@@ -242,7 +242,7 @@ class SimulatedMill:
 
         It is a value, a function, an exception or `in_turn(...)`.
         """
-        self._fakes.given[name_of(node)] = fake
+        self._fakes.give(node, fake)
 
     def register(self, function: Function, name: str | None = None) -> None:
         """Let nodes of type `python` call a function, by its name unless another is given."""
@@ -420,9 +420,10 @@ class SimulatedMill:
     async def _publish(self, document: Document | Workflow[..., Any]) -> Published:
         engine = self._client.engine
         published = await engine.publish(document)
-        family = document.family() if isinstance(document, Workflow) else [published]
-        for each in family:
-            self._fakes.learn(await engine.workflow(each.name))
+        family = document.family() if isinstance(document, Workflow) else []
+        self._fakes.children |= {each.name: each.function for each in family}
+        for name in [each.name for each in family] or [published.name]:
+            self._fakes.learn(await engine.workflow(name))
         return published
 
     async def _open(self, name: str, plan: CrashPlan | None = None) -> Process:
