@@ -41,6 +41,7 @@ from tidemill.handlers.python.hint_schemas import schemas_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 class BlockStatement(AbstractContextManager[T]):
@@ -122,18 +123,22 @@ def default(value: T, otherwise: T, /, *others: T) -> T:
         otherwise = default(otherwise, *others)
     builder = required_builder("tidemill.default(…)")
     second: Any = otherwise
-    try:
-        other: Any = place_of(second) if isinstance(second, Reference) else to_json(second, plain_text)
-        if not isinstance(other, (str, Place)) and any(map(MARKS.search, texts_in(other))):
-            raise not_known("a default holds a text with results", "make it inside a task")
-        other = builder.text(other) if isinstance(other, str) else other
-    except ConversionError as error:
-        raise rejected("argument_not_json", f"{second!r} cannot be written as JSON: {error}") from None
-    place = _with_default(builder, place_of(value), other)
+    place = _with_default(builder, place_of(value), _stand_by(builder, second))
     first = second if isinstance(second, Reference) and place[:2] == place_of(second)[:2] else value
     varied, hint = varied_type_of(second), hint_of(first)
     hint = hint if varied is None else Union[hint, varied]  # noqa: UP007 - of values
     return cast(T, Reference(builder, place, hint))
+
+
+def _stand_by(builder: DocumentBuilder, given: Any) -> Any:
+    """What stands in for a missing value: a JSON value, another place, or a text."""
+    try:
+        found: Any = place_of(given) if isinstance(given, Reference) else to_json(given, plain_text)
+    except ConversionError as error:
+        raise rejected("argument_not_json", f"{given!r} cannot be written as JSON: {error}") from None
+    if not isinstance(found, (str, Place)) and any(map(MARKS.search, texts_in(found))):
+        raise not_known("a default holds a text with results", "make it inside a task")
+    return builder.text(found) if isinstance(found, str) else found
 
 
 def _with_default(builder: DocumentBuilder, place: Place, other: Any) -> Place:
@@ -185,15 +190,24 @@ class LoopBlock:
         self._decide(condition_of(condition))
 
     @overload
-    def previous(self, task: Recordable[..., Coroutine[Any, Any, T]], default: Any = None) -> T: ...
+    def previous(self, task: Recordable[..., Coroutine[Any, Any, T]]) -> T | None: ...
     @overload
-    def previous(self, task: Recordable[..., T] | str, default: Any = None) -> T: ...
+    def previous(self, task: Recordable[..., Coroutine[Any, Any, T]], default: D) -> T | D: ...
+    @overload
+    def previous(self, task: Recordable[..., T]) -> T | None: ...
+    @overload
+    def previous(self, task: Recordable[..., T], default: D) -> T | D: ...
+    @overload
+    def previous(self, task: str, default: Any = None) -> Any: ...
     def previous(self, task: Recordable[..., Any] | str, default: Any = None) -> Any:
         """What a task further down in this loop returned in the pass before; `default` in the first pass."""
+        if not isinstance(task, (Recordable, str)):
+            hint = "give it the task: previous(step, default); `default` is the value in the first pass"
+            raise rejected("result_expected", f"previous(…) is given {task!r}, which is not a task", hint=hint)
         name = task if isinstance(task, str) else task._options.id or getattr(task, "name", "").replace("-", "_")
-        hint = Any if isinstance(task, str) else task.result_hint
-        place = Place(self._builder.next_id(name), (), to_json(default))
-        return Reference(self._builder, place, hint)
+        hint_ = Any if isinstance(task, str) else task.result_hint
+        place = Place(self._builder.next_id(name), (), _stand_by(self._builder, default))
+        return Reference(self._builder, place, hint_)
 
     @property
     def iteration(self) -> int:

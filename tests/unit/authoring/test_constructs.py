@@ -245,6 +245,28 @@ def test_a_loop_of_one_task() -> None:
     assert (result.outputs, result.nodes["grow"]["visits"]) == (9, 3)
 
 
+@pytest.mark.parametrize(("first", "found"), [("given", "tides"), ("made", "Tides"), ("joined", "tide!s")])
+def test_the_first_value_of_a_loop_may_be_a_result(first: str, found: str) -> None:
+    @task
+    def extended(text: str) -> str:
+        return text + "s"
+
+    @task
+    def large(text: str) -> str:
+        return text.title()
+
+    @workflow
+    def extending(text: str) -> str:
+        made = large(text)
+        begin = {"given": text, "made": made, "joined": f"{text}!"}[first]
+        with tidemill.loop(max_iterations=1) as again:
+            longer = extended(again.previous(extended, begin))
+            again.until(longer != "")
+        return longer
+
+    assert run(extending, text="tide").outputs == found
+
+
 def test_a_loop_of_several_tasks_and_what_follows_it() -> None:
     @workflow
     def drafting(topic: str) -> Any:

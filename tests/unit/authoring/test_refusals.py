@@ -67,6 +67,18 @@ def test_options_that_mean_nothing_for_a_call() -> None:
     ]
 
 
+@pytest.mark.parametrize("given", [lambda n, found: n, lambda n, found: found, lambda n, found: None])
+def test_the_previous_pass_is_that_of_a_task(given: Any) -> None:
+    @workflow
+    def wrong(n: int) -> Any:
+        found = double(n)
+        with tidemill.loop(max_iterations=2) as again:
+            double(again.previous(given(n, found)))
+
+    hint = "give it the task: previous(step, default); `default` is the value in the first pass"
+    assert refused(wrong) == [("result_expected", 4, hint)]
+
+
 def test_what_is_returned_is_refused_at_the_line_of_its_return() -> None:
     @workflow
     def compared(n: int) -> Any:
