@@ -58,6 +58,7 @@ T = TypeVar("T")
 CrashPoint = Literal[
     "before commit", "after commit", "before send", "after send", "before effect", "after effect"
 ]  # fmt: skip
+"""When a worker is killed, and at what. A node that follows another one comes with its commit, without a send."""
 
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
 SETTLE_STEPS_MAX = 100
@@ -125,6 +126,13 @@ class _PlannedCrash:
             return False
         self.left -= 1
         return self.left == 0
+
+    @property
+    def hint(self) -> str:
+        """Why the boundary may be missing."""
+        if self.kind != "send":
+            return ""
+        return f"; a node that follows another one comes with its commit, without a send: use `{self.when} effect`"
 
 
 def _blocking(
@@ -369,7 +377,7 @@ class SimulatedMill:
             raise AssertionError(complaint)
         for each in self._planned:
             if each.left > 0:
-                reached, hint = each.nth - each.left, self._fakes.hint_for(each.name)
+                reached, hint = each.nth - each.left, self._fakes.hint_for(each.name) or each.hint
                 times = f"reached only {reached} of {each.nth} times" if reached else f"never reached{hint}"
                 where = f"{each.when} {each.kind} of {each.name or 'any node'}"
                 raise AssertionError(f"no worker was killed {where}: the boundary was {times}")

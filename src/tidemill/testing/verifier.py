@@ -47,8 +47,15 @@ from tidemill.testing.fakes import (
     places_of,
 )
 from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting
-from tidemill.testing.repetitions import Repetitions, place_in_words, remedy
-from tidemill.testing.report import CrashFinding, FindingKind, Report, Severity
+from tidemill.testing.report import (
+    CrashFinding,
+    FindingKind,
+    Repetitions,
+    Report,
+    Severity,
+    place_in_words,
+    remedy,
+)
 from tidemill.testing.simulated_loop import Overdue, SimulatedFunctions
 
 RUN = "verify"

@@ -363,6 +363,22 @@ def test_a_workflow_written_in_python_runs() -> None:
         assert mill.run(twice, n=3).outputs == 12
 
 
+@pytest.mark.parametrize(
+    ("point", "said"), [("before send", "without a send: use `before effect`"), ("after effect", "never reached$")]
+)
+def test_a_boundary_that_is_missing_because_of_a_hand_over_says_so(point: testing.CrashPoint, said: str) -> None:
+    mill = testing.open(fakes={"doubled_2": 4} if point == "before send" else {"doubled": tidemill.Fail("no", "no")})
+    mill.crash(point, node="doubled_2")
+    mill.run(quadrupled, n=1)
+    with pytest.raises(AssertionError, match=said):
+        mill.close()
+
+
+@tidemill.workflow
+def quadrupled(n: int) -> int:
+    return doubled(doubled(n))
+
+
 # Tasks and workflows as fakes
 
 

@@ -167,7 +167,7 @@ class Mixed(enum.Enum):
     YES = True
     ONE = 1
     HALF = 0.5
-    MAP = {"k": 1}
+    MAP = {"k": 1}  # noqa: RUF012
 
 
 class Right(enum.Flag):
