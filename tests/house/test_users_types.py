@@ -40,7 +40,10 @@ async def all_of(ns: list[int]) -> str:
     double.map(double.map(ns))
     say(fetch.map(ns))  # wrong
     with tidemill.loop(max_iterations=2) as again:
-        say(again.previous(fetch))
+        say(again.previous(fetch))  # wrong
+        say(again.previous(fetch, "")) and say(again.previous(say, "first"))
+        say(again.previous(fetch, 3))  # wrong
+        say(again.previous(say))  # wrong
         say(await fetch(1))
     return joined(fetch.options(timeout=3).map(ns, page=2))
 

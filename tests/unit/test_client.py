@@ -613,6 +613,38 @@ def test_notebooks_see_the_traceback_what_was_handled_and_no_children(mill: Tide
     assert "parent@1" in shown and "hello@1" not in shown and "<th>took</th>" in shown
 
 
+def test_notebooks_see_why_and_the_graph_of_a_workflow(mill: Tidemill) -> None:
+    shown = mill.why(mill.run(FAILING))._repr_html_()
+    assert shown.startswith("<pre>the run failed at") and "&lt;b&gt;luck&lt;/b&gt;" in shown
+
+    @tidemill.task
+    def same(n: int) -> int:
+        return n
+
+    @tidemill.workflow
+    def fine(n: int) -> int:
+        return same(n)
+
+    @tidemill.workflow
+    def wrong(n: int) -> int:
+        return same("<b>")  # type: ignore[arg-type]
+
+    @tidemill.workflow
+    def large(n: int) -> int:
+        return [same(n) for _ in range(300)][-1]
+
+    assert "<svg" in fine._repr_html_() and ">same<" in fine._repr_html_()
+    assert "&lt;b&gt;" in wrong._repr_html_() and "[arguments_invalid]" in wrong._repr_html_()
+    assert large._repr_html_() == "<pre>&lt;workflow large&gt;: 300 nodes</pre>"
+
+
+def test_the_traceback_of_inputs_for_a_name_ends_at_the_call(mill: Tidemill) -> None:
+    for verb in (mill.run, mill.start):
+        with pytest.raises(TypeError, match=r"'n': give the inputs as one mapping, \{'n': …\}") as raised:
+            verb("hello", n=1)
+        assert len(raised.traceback) == 1
+
+
 def test_notebooks_see_tables_without_markup_of_others(mill: Tidemill) -> None:
     html = mill.run(FAILING, key="<i>bad</i>")._repr_html_()
     assert "no &lt;b&gt;luck&lt;/b&gt; [broken]" in html and "&lt;i&gt;bad&lt;/i&gt;" in html

@@ -10,6 +10,8 @@ Blocks are `with` statements, because Python runs an `if` while the graph is bui
 
 from __future__ import annotations
 
+import inspect
+import json
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -50,6 +52,7 @@ from tidemill.handlers.python.hint_schemas import schemas_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
+D = TypeVar("D")
 
 
 _PLAIN = (str, int, float, NoneType, Enum)
@@ -118,11 +121,21 @@ class BlockStatement(AbstractContextManager[T]):
         raise rejected("block_not_entered", message, hint=f"write `with {self._called}:` instead of `for`")
 
 
+_USAGE = {"loop": "max_iterations=5", "on_exhausted": "again"}
+"""What a block is given, where its first parameter does not say it."""
+
+
 def _block(function: Callable[P, Iterator[T]]) -> Callable[P, BlockStatement[T]]:
-    made = contextmanager(function)
+    made, signature = contextmanager(function), inspect.signature(function)
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> BlockStatement[T]:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            message, name = f"tidemill.{function.__name__}(…): {error}", next(iter(signature.parameters), "")
+            usage = f"write tidemill.{function.__name__}({_USAGE.get(function.__name__, name)})"
+            raise rejected("arguments_invalid", message, hint=usage) from None
         return BlockStatement(function.__name__, made(*args, **kwargs))
 
     return called
@@ -170,18 +183,22 @@ def default(value: T, otherwise: T, /, *others: T) -> T:
         otherwise = default(otherwise, *others)
     builder = required_builder("tidemill.default(…)")
     second: Any = otherwise
-    try:
-        other: Any = place_of(second) if isinstance(second, Reference) else to_json(second, plain_text)
-        if not isinstance(other, (str, Place)) and any(map(MARKS.search, texts_in(other))):
-            raise not_known("a default holds a text with results", "make it inside a task")
-        other = builder.text(other) if isinstance(other, str) else other
-    except ConversionError as error:
-        raise rejected("argument_not_json", f"{second!r} cannot be written as JSON: {error}") from None
-    place = _with_default(builder, place_of(value), other)
+    place = _with_default(builder, place_of(value), _stand_by(builder, second))
     first = second if isinstance(second, Reference) and place[:2] == place_of(second)[:2] else value
     varied, hint = varied_type_of(second), hint_of(first)
     hint = hint if varied is None else Union[hint, varied]  # noqa: UP007 - of values
     return cast(T, Reference(builder, place, hint))
+
+
+def _stand_by(builder: DocumentBuilder, given: Any) -> Any:
+    """What stands in for a missing value: a JSON value, another place, or a text."""
+    try:
+        found: Any = place_of(given) if isinstance(given, Reference) else to_json(given, plain_text)
+    except ConversionError as error:
+        raise rejected("argument_not_json", f"{given!r} cannot be written as JSON: {error}") from None
+    if not isinstance(found, (str, Place)) and any(map(MARKS.search, texts_in(found))):
+        raise not_known("a default holds a text with results", "make it inside a task")
+    return builder.text(found) if isinstance(found, str) else found
 
 
 def _with_default(builder: DocumentBuilder, place: Place, other: Any) -> Place:
@@ -203,10 +220,17 @@ def _with_default(builder: DocumentBuilder, place: Place, other: Any) -> Place:
 def template(text: str) -> Any:
     """A Jinja template as in a document, for what references cannot say: `template("{{ fetch.output | length }}")`."""
     builder = required_builder("tidemill.template(…)")
+    _require_text("template", text, "{{ fetch.output | length }}")
     problems, reach = check_template(text, "")
     if problems:
         raise Rejected(problems)
     return builder.template(text, tuple(Place(name) for name in sorted(reach.nodes)))
+
+
+def _require_text(what: str, given: object, example: str) -> None:
+    if not isinstance(given, str):
+        hint = f"write tidemill.{what}({json.dumps(example)})"
+        raise rejected("arguments_invalid", f"tidemill.{what}(…) takes a text, and {given!r} is not one", hint=hint)
 
 
 def _check(builder: DocumentBuilder, condition: Condition) -> None:
@@ -233,15 +257,25 @@ class LoopBlock:
         self._decide(condition_of(condition))
 
     @overload
-    def previous(self, task: Recordable[..., Coroutine[Any, Any, T]], default: Any = None) -> T: ...
+    def previous(self, task: Recordable[..., Coroutine[Any, Any, T]]) -> T | None: ...
     @overload
-    def previous(self, task: Recordable[..., T] | str, default: Any = None) -> T: ...
+    def previous(self, task: Recordable[..., Coroutine[Any, Any, T]], default: D) -> T | D: ...
+    @overload
+    def previous(self, task: Recordable[..., T]) -> T | None: ...
+    @overload
+    def previous(self, task: Recordable[..., T], default: D) -> T | D: ...
+    @overload
+    def previous(self, task: str, default: Any = None) -> Any: ...
     def previous(self, task: Recordable[..., Any] | str, default: Any = None) -> Any:
         """What a task further down in this loop returned in the pass before; `default` in the first pass."""
+        given: Any = task
+        if not isinstance(given, (Recordable, str)):
+            hint = "give it the task: previous(step, default); `default` is the value in the first pass"
+            raise rejected("result_expected", f"previous(…) is given {task!r}, which is not a task", hint=hint)
         name = task if isinstance(task, str) else task._options.id or getattr(task, "name", "").replace("-", "_")
-        hint = Any if isinstance(task, str) else task.result_hint
-        place = Place(self._builder.next_id(name), (), to_json(default))
-        return Reference(self._builder, place, hint)
+        hint_ = Any if isinstance(task, str) else task.result_hint
+        place = Place(self._builder.next_id(name), (), _stand_by(self._builder, default))
+        return Reference(self._builder, place, hint_)
 
     @property
     def iteration(self) -> int:
@@ -277,6 +311,10 @@ def loop(*, max_iterations: int, delay: Seconds | None = None) -> Iterator[LoopB
 def on_exhausted(loop: LoopBlock) -> Iterator[None]:
     """The tasks called inside run if the loop has used up its passes; what else follows the loop is skipped."""
     builder = required_builder("tidemill.on_exhausted(…)")
+    given: Any = loop
+    if not isinstance(given, LoopBlock):
+        hint = "give it the loop: `with tidemill.loop(…) as again:`, and below it `with tidemill.on_exhausted(again):`"
+        raise rejected("result_expected", f"tidemill.on_exhausted(…) is given {given!r}", hint=hint)
     last = loop._loop.exit
     if last is None:
         raise rejected("loop_incomplete", "on_exhausted stands inside its loop", hint="write it below the loop's block")
@@ -406,7 +444,9 @@ def sleep(duration: Any, *, id: str = "sleep") -> None:  # noqa: A002 - as in a 
 
 def signal(name: str) -> Any:
     """Wait for a signal, and return its payload: everything below begins when it has come."""
-    return required_builder("tidemill.signal(…)").add(name, "signal", {"name": name}, gate=True)
+    builder = required_builder("tidemill.signal(…)")
+    _require_text("signal", name, "paid")
+    return builder.add(name, "signal", {"name": name}, gate=True)
 
 
 def node(

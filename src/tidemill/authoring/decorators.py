@@ -25,12 +25,14 @@ from tidemill.authoring.document_builder import (
 )
 from tidemill.authoring.hints import ToleratedFailure, check_names, misfit, named_values, resolve_locals
 from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of
-from tidemill.authoring.task_options import Options, OtherVerb, Seconds, told_usage
+from tidemill.authoring.task_options import Options, OtherVerb, Seconds, refuse_bounds, refuse_input_names, told_usage
 from tidemill.errors import Problem, for_callers, offered, rejected
+from tidemill.handlers.contract import NodeContext
 from tidemill.handlers.python.conversion import (
     SECRET_HINT,
     ConversionError,
     Converter,
+    alternatives_of,
     ambiguity,
     converter,
     hints_of,
@@ -146,7 +148,7 @@ class Recordable(Generic[P, R]):
         given = {key: value for key, value in locals().items() if key != "self" and value is not None}
         if "after" in given:
             given["after"] = (*self._options.after, given["after"])
-        return self._with(replace(self._options, **given))
+        return self._with(self._options.changed(given))
 
     def after(self: S, *results: Any) -> S:
         """The same, begun only after these results are there: `pay.after(approval)(order)`."""
@@ -180,7 +182,7 @@ class Recordable(Generic[P, R]):
         options, mapped = self._options, over is not MISSING
         self._check_result(builder)
         if not mapped:
-            self._refuse_bounds(builder)
+            refuse_bounds(builder.problem, self.__name__, options, self._declared)
         item = Union[self.result_hint, ToleratedFailure] if mapped and options.tolerate else self.result_hint  # noqa: UP007
         hint = GenericAlias(list, (item,)) if mapped else item
         keys = options.keys(mapped=mapped)
@@ -200,15 +202,6 @@ class Recordable(Generic[P, R]):
         if secret := self._conversion("return")[1]:
             message = f"{self.__name__} returns {shown(self.result_hint)}, and {secret}"
             builder.problem("hint_secret", message, SECRET_HINT)
-
-    def _refuse_bounds(self, builder: DocumentBuilder) -> None:
-        """Record bounds of a map that `options` was given for a call that is none; those of a decorator may stay."""
-        for option in ("max_parallel", "tolerate"):
-            value = getattr(self._options, option)
-            if value is not None and value != getattr(self._declared, option):
-                called = f"{self.__name__}.options({option}={value})"
-                message = f"{called}(…) is one call, and `{option}` bounds the calls of a map"
-                builder.problem("option_invalid", message, f"write {called}.map(items), or leave it out")
 
     def _undo(self, builder: DocumentBuilder, undo: Task[..., Any], arguments: Mapping[str, Any]) -> Json:
         """The configuration of a compensator: arguments of the same name, and the result for the one that is left."""
@@ -239,6 +232,10 @@ class Recordable(Generic[P, R]):
     def _parameters(self, builder: DocumentBuilder) -> list[inspect.Parameter]:
         """The parameters that a call gives; records those that cannot be passed by name."""
         found = [each for each in self.signature.parameters.values() if each.name != CONTEXT]
+        for each in [each for each in found if NodeContext in alternatives_of(self.hints.get(each.name))]:
+            found.remove(each)
+            message = f"{self.__name__}(…): `{each.name}` is the context of the attempt"
+            builder.problem("arguments_invalid", message, f"call it `{CONTEXT}`, as in `{CONTEXT}: NodeContext`")
         for each in found:
             if each.kind is each.POSITIONAL_ONLY:
                 message = f"{self.__name__}(…): `{each.name}` is positional-only, and nodes pass arguments by name"
@@ -348,6 +345,11 @@ class Workflow(Recordable[P, R]):
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
 
+    def _repr_html_(self) -> str:
+        from tidemill.pictures.svg import graph_for_notebook
+
+        return graph_for_notebook(self)
+
     def _plainly(self, *args: Any, **kwargs: Any) -> R:
         with plain_call(self.__name__):
             found: Any = self.function(*args, **kwargs)
@@ -413,13 +415,7 @@ class Workflow(Recordable[P, R]):
 
     def refuse_options(self, verb: str, options: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         """Refuse an option that is given beside inputs by name, and is the name of an input: it may be meant as one."""
-        for name in self.signature.parameters.keys() & {
-            name for name, value in options.items() if value not in (None, "")
-        }:
-            message = f"`{name}` is an input of {self.name}, and an option of {verb}"
-            inputs = ", ".join(f'"{each}": {value!r:.60}' for each, value in {**arguments, name: options[name]}.items())
-            hint = f"give the inputs as one mapping: mill.{verb}({self.__name__}, {{{inputs}}})"
-            raise rejected("inputs_invalid", message, path=f"/inputs/{name}", hint=hint)
+        refuse_input_names(self, verb, options, arguments)
 
     def run_inputs(self, inputs: Any = None, arguments: Mapping[str, Any] | None = None) -> Json:
         """The inputs of a run as JSON: a mapping, or arguments by name."""
@@ -573,7 +569,10 @@ def workflow(
 
 def _decorated(function: Any, what: str, make: Callable[[Any], Any]) -> Any:
     def decorate(found: Any) -> Any:
-        if isinstance(found, Recordable) or not inspect.isroutine(found):
+        if isinstance(found, Recordable):
+            hint = "leave out one of the two decorators; a workflow is called in another one as a task is"
+            raise TypeError(f"tidemill.{what} decorates functions, and {found!r} is decorated already: {hint}")
+        if not inspect.isroutine(found):
             raise TypeError(f"tidemill.{what} decorates functions, and {found!r} is not one: wrap it in a `def`")
         parameters = list(inspect.signature(found).parameters) if inspect.isfunction(found) else []
         owner = getattr(found, "__qualname__", "").rpartition(".")[0].rpartition(".")[2]

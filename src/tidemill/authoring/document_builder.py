@@ -52,6 +52,7 @@ from tidemill.authoring.function_source import decided_early
 from tidemill.authoring.hints import Named, value_of
 from tidemill.authoring.reference import (
     MISSING,
+    OF_MODELS,
     Condition,
     Json,
     Place,
@@ -59,6 +60,7 @@ from tidemill.authoring.reference import (
     Text,
     hint_of,
     is_about_reference,
+    model_of_references,
     name_of,
     place_of,
     recorder_of,
@@ -149,13 +151,14 @@ class DocumentBuilder:
             found = [_located(each, at) for each in refusal.problems]
             raise Rejected([*self._problems, *(each for each in found if each not in self._problems)]) from None
         except Exception as error:
-            if not is_about_reference(error):
+            model = model_of_references(error)
+            if not model and not is_about_reference(error):
                 raise
-            message = (
-                f"a result is used as a value ({readable(str(error))}), and it is known only when the workflow runs"
-            )
+            what = f"a result is used as a value ({readable(str(error))})"
+            what = f"the model {model} is made of a result" if model else what
+            message = f"{what}, and it is known only when the workflow runs"
             at = _place_of_error(error, self._written_at.partition(":")[0])
-            problem = Problem(code="value_not_known", message=message, path=at, hint=IN_A_TASK)
+            problem = Problem(code="value_not_known", message=message, path=at, hint=OF_MODELS if model else IN_A_TASK)
             raise Rejected([*self._problems, problem]) from error
         finally:
             _CURRENT.reset(token)
@@ -335,8 +338,10 @@ class DocumentBuilder:
         try:
             found = to_json(value, self._foreign)
         except ConversionError as error:
-            hint = "pass JSON values, dataclasses or models, and results of tasks"
-            self.problem("argument_not_json", f"{shortened(repr(value))} cannot be written as JSON: {error}", hint)
+            message, hint = str(error), "pass JSON values, dataclasses or models, and results of tasks"
+            if Reference.__name__ in message:
+                message, hint = "a model in it holds a result", OF_MODELS
+            self.problem("argument_not_json", f"{_shown(value)} cannot be written as JSON: {message}", hint)
             return None
         return self._filled(found, step, literal)
 
@@ -542,6 +547,13 @@ def _awaited(coroutine: Any) -> Any:
     raise rejected(
         "workflow_waits", message, path=at, hint="do it in a task; independent tasks run in parallel by themselves"
     )
+
+
+def _shown(value: Any) -> str:
+    try:
+        return shortened(repr(value))
+    except Rejected:  # It shows a reference.
+        return f"a value of type {type(value).__name__}"
 
 
 def _located(problem: Problem, at: str) -> Problem:

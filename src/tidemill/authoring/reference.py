@@ -11,7 +11,8 @@ import json
 import re
 import sys
 from collections.abc import Generator, Iterator
-from typing import Any, NamedTuple, NoReturn, Protocol
+from enum import Enum
+from typing import Any, NamedTuple, NoReturn, Protocol, get_origin
 
 from tidemill.authoring.formatted_text import (
     FORMATTED,
@@ -28,15 +29,16 @@ from tidemill.errors import Rejected, rejected
 from tidemill.expressions.conditions import parse_condition
 from tidemill.handlers.python.conversion import (
     ConversionError,
+    alternatives_of,
     fields_of,
     fields_of_tuple,
-    is_tuple,
     json_kinds,
     key_of,
     part_of,
     short,
     shown,
     to_json,
+    unwrapped,
     varied_in,
 )
 
@@ -126,6 +128,8 @@ class Reference:
                 message = f"{self!r} has no field {name!r}: it is a named tuple"
                 recorder_of(self).problem("field_unknown", message, f"its fields: {', '.join(named)}")
             return self.__getitem__(named.index(name) if name in named else name)
+        if place_of(self).default is MISSING and (told := _without_fields(hint_of(self), name)):
+            recorder_of(self).problem("field_unknown", f"{self!r} has no field {name!r}: it is {told[0]}", told[1])
         return self.__getitem__(key_of(hint_of(self), name))
 
     def __getitem__(self, key: Any) -> Reference:
@@ -149,6 +153,8 @@ class Reference:
         return name
 
     def __str__(self) -> str:
+        if sys._getframe(1).f_globals.get("__name__") == "logging":
+            return name_of(self)
         return recorder_of(self).formatted(self)
 
     def __format__(self, spec: str) -> str:
@@ -218,7 +224,8 @@ class Reference:
 
     def __iter__(self) -> NoReturn:
         hint = "write `task.map(items)` to call a task for every item, or loop inside a task"
-        if is_tuple(hint_of(self)):
+        kind = unwrapped(hint_of(self))
+        if isinstance(kind := get_origin(kind) or kind, type) and issubclass(kind, tuple):
             hint = "write `found = …`, and `found[0]`, `found[1]` where its parts are wanted"
         raise not_known(f"Python asks for the items of {self!r}", hint)
 
@@ -258,6 +265,7 @@ class Reference:
         raise not_known(f"Python computes with {self!r}", hint)
 
 
+OF_MODELS = "a dataclass may hold results; or build the model in a task"
 BRANCH = (
     "write `with tidemill.when(…):` around the tasks, and `with tidemill.otherwise():`; "
     "for a `while`, `with tidemill.loop(max_iterations=…) as again:`; or decide inside a task"
@@ -283,6 +291,27 @@ def hint_of(reference: Reference) -> Any:
 def recorder_of(reference: Reference) -> Recorder:
     recorder: Recorder = object.__getattribute__(reference, "_Reference__recorder")
     return recorder
+
+
+def _without_fields(hint: Any, name: str) -> tuple[str, str] | None:
+    """What the values of a hint are that have no fields in JSON, and what to write; None for methods and others."""
+    kinds = [each for each in alternatives_of(hint) if each is not type(None)]
+    if any(not isinstance(each, type) or callable(getattr(each, name, None)) for each in kinds):
+        return None
+    is_enum = bool(kinds) and all(issubclass(each, Enum) for each in kinds)
+    if is_enum and (name in ("name", "value") or any(hasattr(each, name) for each in kinds)):
+        return f"of the enum {shown(hint)}", f"an enum is passed as it is; read its `{name}` inside a task"
+    scalars = json_kinds(hint)
+    # A task that continues with its error has that as its result, whatever it is hinted to return.
+    is_scalar = scalars is not None and not scalars & {"object", "array"} and name != "error"
+    return (f"of type {shown(hint)}", f"read its `{name}` inside a task") if is_scalar else None
+
+
+def model_of_references(error: Exception) -> str:
+    """The model of Pydantic that has refused a reference, or the text of one; empty for other errors."""
+    found = error.errors() if isinstance(error, ValueError) and hasattr(error, "errors") else ()
+    held = any(isinstance(each.get("input"), (Reference, FormattedText)) for each in found)
+    return str(getattr(error, "title", "")) if held else ""
 
 
 def is_about_reference(error: Exception) -> bool:

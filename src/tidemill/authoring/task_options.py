@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tidemill.authoring.reference import Json
-from tidemill.errors import Problem, Rejected, offered
+from tidemill.errors import Problem, Rejected, offered, rejected
 from tidemill.handlers.python.functions import TASK
 from tidemill.kernel.document.fields import NODE, choice, read_table
 from tidemill.kernel.document.problems import DocumentPath, ProblemCollector
 
 if TYPE_CHECKING:
-    from tidemill.authoring.decorators import Task
+    from tidemill.authoring.decorators import Task, Workflow
 
 T = TypeVar("T")
 Seconds = float | timedelta
@@ -32,6 +32,11 @@ _OF_KEYS = {
     "/map/tolerate": "tolerate",
 }
 """The options of keys that have another name or place."""
+_OF_RETRY = {
+    "retries": ("how many attempts there are", "max_attempts"),
+    "retry_delay": ("how long it waits", "backoff_seconds"),
+}
+"""The options that keys of `retry` say, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +77,29 @@ class Options:
         if self.compensate is not None and not hasattr(self.compensate, TASK):
             words = "a task: the function that undoes it, decorated with @tidemill.task"
             raise TypeError(f"`compensate` is {words}, not {self.compensate!r}")
+        names = [name for name in ("retries", "retry_delay") if getattr(self, name) is not None]
+        for name in (each for each in names if each in self._of_retry()):
+            message = f"{name}={getattr(self, name)!r} and retry={self.retry!r} both say {_OF_RETRY[name][0]}"
+            raise rejected("option_invalid", message, hint=f"leave out one: `retry` may say it, or `{name}`")
         self._check_values()
+
+    def _of_retry(self) -> set[str]:
+        """The options whose values `retry` says, too."""
+        keys = ["max_attempts"] if isinstance(self.retry, int) else self.retry or ()
+        return {name for name, (_, key) in _OF_RETRY.items() if key in keys}
+
+    def changed(self, given: Mapping[str, Any]) -> Options:
+        """The same with other options: `retries` replaces the attempts of a `retry` that was given before."""
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in {"retries", "retry_delay"} & given.keys() if "retry" not in given else ():
+            key, retry = _OF_RETRY[name][1], known["retry"]
+            if isinstance(retry, Mapping):
+                known["retry"] = {each: value for each, value in retry.items() if each != key} or None
+            elif name == "retries":
+                known["retry"] = None
+        if "retry" in given:
+            known |= dict.fromkeys(replace(Options(), retry=given["retry"])._of_retry())
+        return Options(**{**known, **given})
 
     def _check_values(self) -> None:
         """Raise Rejected for values that no node may have."""
@@ -121,6 +148,27 @@ class Options:
             **({"delivery": "at_most_once"} if self.at_most_once else {}),
             **({"map": {key: value for key, value in bounds.items() if value is not None}} if mapped else {}),
         }
+
+
+def refuse_bounds(problem: Callable[[str, str, str], None], name: str, options: Options, declared: Options) -> None:
+    """Record bounds of a map that `options` was given for a call that is none; those of a decorator may stay."""
+    for option in ("max_parallel", "tolerate"):
+        value = getattr(options, option)
+        if value is not None and value != getattr(declared, option):
+            called = f"{name}.options({option}={value})"
+            message = f"{called}(…) is one call, and `{option}` bounds the calls of a map"
+            problem("option_invalid", message, f"write {called}.map(items), or leave it out")
+
+
+def refuse_input_names(
+    flow: Workflow[..., Any], verb: str, options: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> None:
+    given = {name for name, value in options.items() if value not in (None, "")}
+    for name in flow.signature.parameters.keys() & given:
+        message = f"`{name}` is an input of {flow.name}, and an option of {verb}"
+        inputs = ", ".join(f'"{each}": {value!r:.60}' for each, value in {**arguments, name: options[name]}.items())
+        hint = f"give the inputs as one mapping: mill.{verb}({flow.__name__}, {{{inputs}}})"
+        raise rejected("inputs_invalid", message, path=f"/inputs/{name}", hint=hint)
 
 
 def seconds(given: Seconds) -> float:

@@ -455,8 +455,8 @@ class Engine:
             name = next(iter(arguments))
             near = get_close_matches(name, START_OPTIONS, n=1)
             if flow is None or near:
-                meant = f"did you mean {near[0]}?" if near else "give the inputs as one mapping"
-                raise TypeError(f"unexpected keyword argument {name!r}: {meant}")
+                meant = f"did you mean {near[0]}?" if near else f"give the inputs as one mapping, {{{name!r}: …}}"
+                raise TypeError(f"Engine.start() got the unexpected keyword argument {name!r}: {meant}")
         if flow is not None and inputs is None:
             given = key, labels, submitted_by, correlation_id, deadline_seconds, traceparent
             flow.refuse_options("start", dict(zip(OWN_OPTIONS, given, strict=True)), arguments)

@@ -28,12 +28,12 @@ from tidemill.kernel.model import Workflow
 from tidemill.kernel.queries import dead_ends
 from tidemill.kernel.spending import NOTHING_SPENT, Spend
 from tidemill.kernel.state import State, Visit, key_at
+from tidemill.pictures import DRAWN_NODES_MAX
 from tidemill.stores.contract import Stream
 
 T = TypeVar("T")
 
 WAITING_SHOWN_MAX = 20
-DRAWN_NODES_MAX = 200
 HTML_ROWS_MAX = 100
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 80

@@ -202,6 +202,8 @@ class Schema:
                 hint = _object_form(wanted, error.instance)
                 if not hint and isinstance(wanted, dict) and wanted.get("type") in ("number", "integer"):
                     hint = number_hint(place.rpartition("/")[2], error.instance)
+                if not hint and isinstance(wanted, dict) and "pattern" in wanted:
+                    hint = described(wanted)
                 yield Problem(code=code, message=shorten(error.message, 300), path=place, hint=hint)
             case _:
                 yield Problem(code=code, message=shorten(error.message, 300), path=place)

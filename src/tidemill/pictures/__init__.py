@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tidemill.pictures.svg import graph_html, graph_svg, run_svg
     from tidemill.pictures.timeline import run_html, timeline_svg
 
+DRAWN_NODES_MAX = 200
+"""What notebooks draw: larger graphs are left out."""
+
 __all__ = ["graph_html", "graph_svg", "run_html", "run_svg", "timeline_svg"]
 
 if not TYPE_CHECKING:

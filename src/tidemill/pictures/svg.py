@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from tidemill.kernel.model import Node, NodeType, Workflow
+from tidemill.pictures import DRAWN_NODES_MAX
 from tidemill.pictures.figure import (
     BOLD,
     DASHED,
@@ -111,6 +112,18 @@ def graph_svg(document: Any) -> str:
     """
     workflow = compiled(document)
     return figure(_workflow_heading(workflow), _graph(workflow, None))
+
+
+def graph_for_notebook(flow: Any) -> str:
+    """The graph of a workflow in Python; of a large one, and of one that is wrong, the name and the reason."""
+    try:
+        size = len(flow.document()["nodes"])
+        if size <= DRAWN_NODES_MAX:
+            return f'<div style="overflow-x: auto">{graph_svg(flow)}</div>'
+        said = f"{size} nodes"
+    except Exception as error:
+        said = str(error)
+    return f"<pre>{escaped(f'{flow!r}: {said}')}</pre>"
 
 
 def graph_html(document: Any) -> str:

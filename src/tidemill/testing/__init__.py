@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tidemill.testing.cluster import Boundary
     from tidemill.testing.fakes import Effect, fake_value, in_turn
-    from tidemill.testing.mill import Clock, SimulatedMill, StillWaiting
+    from tidemill.testing.mill import Clock, CrashPoint, SimulatedMill, StillWaiting
     from tidemill.testing.mill import open as open  # noqa: A004
     from tidemill.testing.report import CrashFinding, Report
     from tidemill.testing.verifier import verify
@@ -27,6 +27,7 @@ _HOMES = {
     "Boundary": "cluster",
     "Clock": "mill",
     "CrashFinding": "report",
+    "CrashPoint": "mill",
     "Effect": "fakes",
     "Report": "report",
     "SimulatedMill": "mill",
@@ -41,6 +42,7 @@ __all__ = [
     "Boundary",
     "Clock",
     "CrashFinding",
+    "CrashPoint",
     "Effect",
     "Report",
     "SimulatedMill",

@@ -1,7 +1,7 @@
 """What nodes do in a simulation: real handlers, fakes that a test gives, or values made from schemas and from reads.
 
 Nodes that only wait, branch or compute are real. A call of any other node is an effect: it is noted, and it is a
-boundary at which its process may die. What it means that an effect happens twice is known here, too.
+boundary at which its process may die.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType
 from typing import Any, Literal
 
 import msgspec
@@ -132,7 +131,9 @@ class Fakes:
         self._loop, self._real_code, self._own_types = loop, real_code, own_types
         self._real = frozenset(map(name_of, real))
         self._functions = functions
-        self.given = {name_of(faked): fake for faked, fake in given.items()}
+        self.given: dict[str, Any] = {}
+        self.children: dict[str, Callable[..., Any]] = {}
+        """The functions of workflows that are written in Python, by name."""
         self.shapes: dict[str, Json] = {}
         """What the workflow reads of each node's output."""
         self.nodes: set[str] = set()
@@ -141,6 +142,14 @@ class Fakes:
         """Nodes and compensators by what they call."""
         self._steps: dict[str, Node] = {}
         self.effects: list[Effect] = []
+        for faked, fake in given.items():
+            self.give(faked, fake)
+
+    def give(self, faked: Faked, fake: Any) -> None:
+        """Have a fake for what is named."""
+        self.given[name_of(faked)] = fake
+        if isinstance(faked, Authored):
+            self.children[faked.name] = faked.function
 
     def learn(self, workflow: Workflow) -> None:
         """Know the nodes of a workflow that was published."""
@@ -277,12 +286,11 @@ class Fakes:
             fake = fake.next()
         if isinstance(fake, BaseException) or (isinstance(fake, type) and issubclass(fake, BaseException)):
             raise fake
-        is_python = handler.type.name == USER_CODE
-        name = context.config["function"] if is_python else ""
-        real = FunctionSignature.of(self._functions[name]) if name in self._functions else None
+        is_python, real = handler.type.name == USER_CODE, self._real_of(handler.type.name, context)
         if callable(fake):
             try:
-                fake = fake(**_arguments(FunctionSignature.of(fake), real, context)) if is_python else fake(context)
+                is_called = is_python or real is not None
+                fake = fake(**_arguments(FunctionSignature.of(fake), real, context)) if is_called else fake(context)
             except Fail as misfit:
                 if misfit.code != "arguments_invalid":
                     raise
@@ -295,6 +303,14 @@ class Fakes:
             return ended(fake if real is None else real.checked(fake))
         except Fail as misfit:
             raise Fail(misfit.code, f"the fake of {misfit.message}", hint="give it a value of that type") from None
+
+    def _real_of(self, type_: str, context: NodeContext) -> FunctionSignature | None:
+        """The function that a node calls, or that describes the workflow which it starts, if it is known."""
+        if type_ == USER_CODE:
+            name = context.config["function"]
+            return FunctionSignature.of(self._functions[name]) if name in self._functions else None
+        child = self.children.get(str(context.config.get("workflow")).partition("@")[0]) if type_ == CHILD else None
+        return None if child is None else FunctionSignature.of(child)
 
     def _made(self, type_: NodeType, context: NodeContext) -> Json:
         shape = self.shapes.get(f"{context.workflow}.{context.node}")
@@ -330,9 +346,11 @@ def _answer(type_: NodeType, config: Mapping[str, Any], shape: Json) -> dict[str
 
 def _arguments(fake: FunctionSignature, real: FunctionSignature | None, context: NodeContext) -> dict[str, Any]:
     """The arguments of a fake: as its own type hints and defaults say, else as those of the real function do."""
+    given = dict(context.config.get("args") or context.config.get("inputs") or {})
     if real is None or real.signature is None or fake.signature is None:
-        return fake.arguments(context.config, context)
-    given = dict(context.config.get("args") or {})
+        return fake.arguments({"args": given}, context)
+    if fake.names == {"context"} and "context" not in given:
+        return {"context": context}
     left = fake.names - given.keys() - {"context"}
     parameters = [each for name, each in real.signature.parameters.items() if name in fake.required & left]
     defaults = {each.name: each.default for each in parameters if each.default is not each.empty}
@@ -520,6 +538,22 @@ def read_fakes(raw: Json) -> FakesFile:
         raise rejected("fakes_invalid", f"the file of fakes cannot be used: {error}", hint=hint) from None
 
 
+def given_fakes(given: Mapping[Any, Any]) -> FakesFile:
+    """The fakes that a caller gives: the parts of a file, or what nodes return. Tasks may stand for nodes."""
+    parts = FakesFile.__struct_fields__
+    others = [key for key in given if key not in parts]
+    if len(others) == len(given):
+        return FakesFile(nodes=dict(given))
+    if others:
+        message = f"`fakes` holds {others[0]!r} beside {next(key for key in given if key in parts)!r}"
+        hint = f"put it under `nodes`, or leave out {', '.join(parts)}: then every key is a node or task"
+        raise rejected("fakes_invalid", message, hint=hint)
+    nodes = given.get("nodes", {})
+    is_mapping = isinstance(nodes, Mapping)
+    found = read_fakes({**given, "nodes": {} if is_mapping else nodes})
+    return msgspec.structs.replace(found, nodes=dict(nodes))
+
+
 def described(given: Json) -> Any:
     """The fake that a file describes: a value, or the failure `{$fail: {code, message, retryable}}`."""
     fail = given.get("$fail") if isinstance(given, dict) and len(given) == 1 else None
@@ -527,74 +561,3 @@ def described(given: Json) -> Any:
         return given
     code, message = str(fail.get("code", "failed")), str(fail.get("message", "a fake failure"))
     return Fail(code, message, retryable=bool(fail.get("retryable", False)))
-
-
-# Repetitions
-
-Repetition = Literal["harmless", "once", "keyed", "unkeyed"]
-"""What a second call does: no harm, nothing, nothing at a receiver that honours its key, or a second effect."""
-
-
-class Repetitions:
-    """Knows what a second call does. `repeatable` are nodes and compensators for which it does no harm."""
-
-    def __init__(self, functions: SimulatedFunctions, handlers: Sequence[Handler], repeatable: Collection[str]) -> None:
-        self._functions, self._handlers, self._repeatable = functions, handlers, frozenset(repeatable)
-
-    def of(self, place: str, called: Node | Compensator | None) -> Repetition:
-        """What it means that the effect of a node, or of its compensator, happens twice."""
-        if called is None or not self._repeatable.isdisjoint((place, place.removesuffix(UNDO))):
-            return "harmless"
-        name, config = called.type.partition("@")[0], called.config if isinstance(called.config, dict) else {}
-        match name:
-            case "webhook" | "email":
-                return "keyed"
-            case "llm" | "classify" | "pipeline":
-                return "harmless"
-            case "http":
-                method = config.get("method") or ("POST" if config.get("body") is not None else "GET")
-                if method in ("GET", "HEAD", "OPTIONS"):
-                    return "harmless"
-                return "keyed" if config.get("idempotency_header", True) else "unkeyed"
-            case "sql":
-                if str(config.get("statement", "")).lstrip().lower().startswith(("select", "with")):
-                    return "harmless"
-                if config.get("database", "store") == "store":
-                    return "once"
-                return "keyed" if ":effect_key" in str(config.get("statement")) else "unkeyed"
-            case "python":
-                function = self._functions.known(str(config.get("function")))
-                return "keyed" if _uses_key(function) else "unkeyed"
-            case _:
-                own = next((each.call for each in self._handlers if each.type.key == called.type), None)
-                return "keyed" if name in COMPUTING or _uses_key(own) else "unkeyed"
-
-
-def remedy(called: Node | Compensator | None) -> str:
-    """What to change so that a second call does no harm; a compensator is always called at least once."""
-    keys = {
-        "http": "leave `idempotency_header` on",
-        "sql": "deduplicate by `:effect_key` in the statement",
-        "shell": "",
-    }
-    name = "" if called is None else called.type.partition("@")[0]
-    key = keys.get(name, "let the receiver deduplicate by `context.effect_key`")
-    if isinstance(called, Compensator):
-        return key or "let the command do no harm when it is repeated"
-    return ", or ".join(filter(None, (key, "write `delivery: at_most_once`")))
-
-
-def place_in_words(place: str) -> str:
-    """A node by its name, and the compensator of one as such."""
-    return f"the compensator of {place.removesuffix(UNDO)}" if place.endswith(UNDO) else place
-
-
-def _uses_key(function: Callable[..., Any] | None) -> bool:
-    """Whether the code of a function, or of a function inside it, reads `effect_key`."""
-    code = getattr(None if function is None else inspect.unwrap(function), "__code__", None)
-    return isinstance(code, CodeType) and _reads_key(code)
-
-
-def _reads_key(code: CodeType) -> bool:
-    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    return "effect_key" in code.co_names or any(map(_reads_key, inner))

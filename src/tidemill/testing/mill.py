@@ -58,6 +58,7 @@ T = TypeVar("T")
 CrashPoint = Literal[
     "before commit", "after commit", "before send", "after send", "before effect", "after effect"
 ]  # fmt: skip
+"""When a worker is killed, and at what. A node that follows another one comes with its commit, without a send."""
 
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
 SETTLE_STEPS_MAX = 100
@@ -125,6 +126,13 @@ class _PlannedCrash:
             return False
         self.left -= 1
         return self.left == 0
+
+    @property
+    def hint(self) -> str:
+        """Why the boundary may be missing."""
+        if self.kind != "send":
+            return ""
+        return f"; a node that follows another one comes with its commit, without a send: use `{self.when} effect`"
 
 
 def _blocking(
@@ -242,7 +250,7 @@ class SimulatedMill:
 
         It is a value, a function, an exception or `in_turn(...)`.
         """
-        self._fakes.given[name_of(node)] = fake
+        self._fakes.give(node, fake)
 
     def register(self, function: Function, name: str | None = None) -> None:
         """Let nodes of type `python` call a function, by its name unless another is given."""
@@ -369,7 +377,7 @@ class SimulatedMill:
             raise AssertionError(complaint)
         for each in self._planned:
             if each.left > 0:
-                reached, hint = each.nth - each.left, self._fakes.hint_for(each.name)
+                reached, hint = each.nth - each.left, self._fakes.hint_for(each.name) or each.hint
                 times = f"reached only {reached} of {each.nth} times" if reached else f"never reached{hint}"
                 where = f"{each.when} {each.kind} of {each.name or 'any node'}"
                 raise AssertionError(f"no worker was killed {where}: the boundary was {times}")
@@ -420,9 +428,10 @@ class SimulatedMill:
     async def _publish(self, document: Document | Workflow[..., Any]) -> Published:
         engine = self._client.engine
         published = await engine.publish(document)
-        family = document.family() if isinstance(document, Workflow) else [published]
-        for each in family:
-            self._fakes.learn(await engine.workflow(each.name))
+        family = document.family() if isinstance(document, Workflow) else []
+        self._fakes.children |= {each.name: each.function for each in family}
+        for name in [each.name for each in family] or [published.name]:
+            self._fakes.learn(await engine.workflow(name))
         return published
 
     async def _open(self, name: str, plan: CrashPlan | None = None) -> Process:

@@ -35,19 +35,27 @@ from tidemill.node_types import NodeTypes
 from tidemill.testing.cluster import UNDO, Boundary, CrashPlan, simulated_types
 from tidemill.testing.fakes import (
     EVERY,
+    Faked,
     FakesFile,
-    Repetitions,
     described,
     fake_value,
+    given_fakes,
     made_inputs,
     made_payloads,
-    place_in_words,
+    name_of,
+    names_of,
     places_of,
-    read_fakes,
-    remedy,
 )
 from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting
-from tidemill.testing.report import CrashFinding, FindingKind, Report, Severity
+from tidemill.testing.report import (
+    CrashFinding,
+    FindingKind,
+    Repetitions,
+    Report,
+    Severity,
+    place_in_words,
+    remedy,
+)
 from tidemill.testing.simulated_loop import Overdue, SimulatedFunctions
 
 RUN = "verify"
@@ -94,7 +102,7 @@ class Verifier:
         text: str = "",
         inputs: Mapping[str, Any] | None = None,
         fakes: FakesFile | None = None,
-        real: Collection[str] = (),
+        real: Collection[Faked] = (),
         functions: Mapping[str, Function] | None = None,
         handlers: Sequence[Handler | NodeClass] = (),
         others: Sequence[Mapping[str, Any]] = (),
@@ -102,11 +110,17 @@ class Verifier:
         self._fakes = fakes or FakesFile()
         self._functions = SimulatedFunctions(functions or {})
         self._types: NodeTypes = simulated_types(self._functions, handlers)
-        self._document, self._text, self._others, self._real = document, text, others, frozenset(real)
+        self._document, self._text, self._others, self._real = document, text, others, frozenset(map(name_of, real))
         self.workflow: Workflow = compile_document(document, self._types.by_name, self._types.unusable_types).workflow
         compiled = (compile_document(each, self._types.by_name, self._types.unusable_types) for each in others)
         flows = (*(each.workflow for each in compiled), self.workflow)
         self._places = {flow.name: places_of(flow) for flow in flows}
+        self._callers: dict[str, set[str]] = {}
+        """Nodes and compensators by the task or workflow that they call."""
+        for flow, places in self._places.items():
+            for place, each in places.items():
+                if called := names_of(flow, place, each.type, each.config)[-1]:
+                    self._callers.setdefault(called, set()).add(place)
         self._repetitions = Repetitions(self._functions, self._types.handlers, self._fakes.repeatable)
         self._require_known()
         self._inputs = {**made_inputs(self.workflow.inputs), **self._fakes.inputs, **(inputs or {})}
@@ -119,19 +133,20 @@ class Verifier:
         """Refuse what is given for nodes that are not there: the real thing, or a made value, would be used instead."""
         known = {place for places in self._places.values() for place in places}
         named = {f"{flow}.{place}" for flow, places in self._places.items() for place in places}
-        for name in sorted({*self._real} - {EVERY} - known - named):
+        for name in sorted({*self._real} - {EVERY} - known - named - self._callers.keys()):
             hint = offered(name, sorted(known))
             raise rejected("node_unknown", f"--real {name}: the workflow has no such node", hint=hint)
         fakes = self._fakes
         allowed = (
-            ("nodes", fakes.nodes, known | named | self._types.by_name.keys()),
+            ("nodes", map(name_of, fakes.nodes), known | named | self._types.by_name.keys() | self._callers.keys()),
             ("approvals", fakes.approvals, known),
             ("repeatable", fakes.repeatable, known),
         )
         problems = [
-            Problem(code="fakes_invalid", message=f"there is no node {name}", path=f"/{key}", hint=offered(name, known))
+            Problem(code="fakes_invalid", message=said, path=f"/{key}", hint=offered(name, known))
             for key, given, names in allowed
             for name in sorted(set(given) - names)
+            for said in [f"no node calls the {name}" if " " in name else f"there is no node {name}"]
         ]
         if problems:
             raise Rejected(problems)
@@ -303,7 +318,9 @@ class Verifier:
 
     def _made_up(self, history: History) -> list[str]:
         """The nodes whose values are neither given nor real."""
-        names = {name for _, name in history.nodes.values()} - self._fakes.nodes.keys() - self._real
+        given = {*map(name_of, self._fakes.nodes), *self._real}
+        given = given.union(*(self._callers.get(name, ()) for name in given))
+        names = {name for _, name in history.nodes.values()} - given
         return sorted(name for name in names if not name.endswith(UNDO))
 
     def _judge(self, report: Report, history: History) -> None:
@@ -495,8 +512,8 @@ def verify(
     document: Document | Authored[..., Any],
     *,
     inputs: Mapping[str, Any] | None = None,
-    fakes: Mapping[str, Any] | None = None,
-    real: Collection[str] = (),
+    fakes: Mapping[Any, Any] | None = None,
+    real: Collection[Faked] = (),
     functions: Mapping[str, Function] | Sequence[Function] | None = None,
     handlers: Sequence[Handler | NodeClass] = (),
     children: Sequence[Document] = (),
@@ -507,7 +524,8 @@ def verify(
     `document` is what `publish` takes: a mapping, YAML or JSON text, a `Path`, or a workflow written in Python, which
     brings its functions and the workflows that it starts. `functions` are those of `tidemill.open`: they are called
     for nodes that `real` names, and their code is searched for `effect_key`. `fakes` has the form of the command's
-    file: `inputs`, `nodes`, `approvals`, `signals`, `repeatable`. Nodes that touch the world, functions included, are
+    file: `inputs`, `nodes`, `approvals`, `signals`, `repeatable`; or it is that of `open`, by node, task or workflow,
+    which is its part `nodes`. Nodes that touch the world, functions included, are
     faked unless `real` names them. `children` are the documents of the workflows that it starts.
     """
     flow = None if isinstance(document, (str, Mapping)) else authored(document)
@@ -516,7 +534,7 @@ def verify(
         read,
         text=text,
         inputs=inputs if flow is None or inputs is None else flow.run_inputs(inputs),
-        fakes=read_fakes(dict(fakes or {})),
+        fakes=given_fakes(fakes or {}),
         real=real,
         functions={**({} if flow is None else flow.functions), **function_registry(functions)},
         handlers=handlers,

@@ -245,6 +245,30 @@ def test_a_loop_of_one_task() -> None:
     assert (result.outputs, result.nodes["grow"]["visits"]) == (9, 3)
 
 
+@pytest.mark.parametrize(
+    ("first", "found"),
+    [(lambda text, _: text, "tides"), (lambda _, made: made, "Tides"), (lambda text, _: f"{text}!", "tide!s")],
+)
+def test_the_first_value_of_a_loop_may_be_a_result(first: Any, found: str) -> None:
+    @task
+    def extended(text: str) -> str:
+        return text + "s"
+
+    @task
+    def large(text: str) -> str:
+        return text.title()
+
+    @workflow
+    def extending(text: str) -> str:
+        made = large(text)
+        with tidemill.loop(max_iterations=1) as again:
+            longer = extended(again.previous(extended, first(text, made)))
+            again.until(longer != "")
+        return longer
+
+    assert run(extending, text="tide").outputs == found
+
+
 def test_a_loop_of_several_tasks_and_what_follows_it() -> None:
     @workflow
     def drafting(topic: str) -> Any:

@@ -8,7 +8,7 @@ import re
 from code import InteractiveInterpreter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import Enum
+from enum import Enum, Flag
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, NamedTuple, TypedDict
@@ -155,6 +155,55 @@ def test_values_of_python_types_go_both_ways() -> None:
 
     result = run(ship, at=datetime(2026, 5, 1, tzinfo=UTC), sizes=[Size.LARGE])
     assert result.outputs == {"text": "A-2026 7.5 large!", "total": 7.5}
+
+
+class Planet(Enum):
+    EARTH = (5.9e24, 6.3e6)
+    MARS = (6.4e23, 3.4e6)
+
+
+class Right(Flag):
+    READ = 1
+    WRITE = 2
+
+
+@dataclass
+class Trip:
+    to: Planet
+    lasts: timedelta = timedelta(seconds=-0.5)
+    right: Right = Right.READ
+
+
+def test_enums_of_any_values_and_durations_go_both_ways() -> None:
+    @task
+    def pick(n: int) -> Planet:
+        return list(Planet)[n]
+
+    @task
+    def half(n: int) -> timedelta:
+        return timedelta(seconds=n / 2)
+
+    @task
+    def told(to: Planet, at: Planet, trip: Trip, right: Right) -> str:
+        return f"{at.name} {to.name} {trip} {right}"
+
+    @workflow
+    def child(lasts: timedelta, trip: Trip, right: Right, at: Planet = Planet.EARTH) -> str:
+        return told(pick(1), at, Trip(trip.to, lasts), right)
+
+    @workflow
+    def parent(n: int, trip: Trip) -> str:
+        return child(half(n), trip, Right.READ | Right.WRITE)
+
+    @workflow
+    def picked(n: int) -> Planet:
+        return pick(n)
+
+    trip = Trip(Planet.MARS, timedelta(days=2, microseconds=7), Right.READ | Right.WRITE)
+    assert run(parent, n=3, trip=trip).outputs == f"EARTH MARS {Trip(Planet.MARS, timedelta(seconds=1.5))} {trip.right}"
+    assert run(picked, n=1).output_as(picked) is Planet.MARS
+    with pytest.raises(tidemill.Rejected, match=r"a duration such as PT1M30S, PT0\.5S or P2D"):
+        run(child, lasts="soon", trip=trip, right=Right.READ)
 
 
 def test_constants_of_python_types_and_results_inside_of_them() -> None:

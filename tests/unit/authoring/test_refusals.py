@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import enum
 import functools
 import inspect
 import json
+import logging
 import sys
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Any
 
 import pydantic
@@ -66,6 +69,18 @@ def test_options_that_mean_nothing_for_a_call() -> None:
         ("option_invalid", 4, "give it to the tasks of child: @tidemill.task(isolation=…)"),
         ("option_invalid", 5, "give it to the tasks of child: @tidemill.task(limits=…)"),
     ]
+
+
+@pytest.mark.parametrize("given", [lambda n, found: n, lambda n, found: found, lambda n, found: None])
+def test_the_previous_pass_is_that_of_a_task(given: Any) -> None:
+    @workflow
+    def wrong(n: int) -> Any:
+        found = double(n)
+        with tidemill.loop(max_iterations=2) as again:
+            double(again.previous(given(n, found)))
+
+    hint = "give it the task: previous(step, default); `default` is the value in the first pass"
+    assert refused(wrong) == [("result_expected", 4, hint)]
 
 
 def test_what_is_returned_is_refused_at_the_line_of_its_return() -> None:
@@ -438,6 +453,44 @@ def test_values_of_options_are_checked_where_they_are_written(options: dict[str,
     assert [each[:2] for each in refused(wrong)] == [("option_invalid", 2)]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retries": 3, "retry": {"max_attempts": 2}},
+        {"retries": 3, "retry": 2},
+        {"retry_delay": 3, "retry": {"backoff_seconds": 2}},
+    ],
+)
+def test_two_options_that_say_the_same_are_refused(options: dict[str, Any]) -> None:
+    for given in (task, double.options):
+        with pytest.raises(tidemill.Rejected, match=r"both say .*leave out one") as refusal:
+            given(**options)  # type: ignore[operator]
+        assert refusal.value.code == "option_invalid"
+
+
+@pytest.mark.parametrize(
+    ("declared", "given", "keys"),
+    [
+        ({"retries": 3}, {"retry": {"max_attempts": 2}}, {"max_attempts": 2}),
+        ({"retries": 3, "retry_delay": 5}, {"retry": 2}, {"max_attempts": 2, "backoff_seconds": 5}),
+        ({"retry": 4}, {"retries": 2}, {"max_attempts": 3}),
+        (
+            {"retry": {"max_attempts": 4, "backoff_seconds": 3}},
+            {"retries": 0},
+            {"max_attempts": 1, "backoff_seconds": 3},
+        ),
+    ],
+)
+def test_an_option_for_one_call_replaces_the_one_that_says_the_same(
+    declared: dict[str, Any], given: dict[str, Any], keys: dict[str, Any]
+) -> None:
+    @workflow
+    def flow(n: int) -> Any:
+        return task(**declared)(fetch.function).options(**given)(n)
+
+    assert flow.document()["nodes"][0]["retry"] == keys
+
+
 def test_arguments_of_a_compensator_have_its_types() -> None:
     @task
     def undo(n: str, result: list[int]) -> None: ...
@@ -649,6 +702,138 @@ def test_an_option_that_is_also_an_input() -> None:
             mill.start(poll, url=1, key="k")
         assert mill.run(poll, url=1).output == [20, "", 1]
         assert mill.run(poll, {"url": 1, "timeout": 6}, timeout=60).output == [12, "", 1]
+
+
+class Size(enum.Enum):
+    SMALL = (1, 2)
+
+    @property
+    def width(self) -> int:
+        return self.value[0]
+
+
+@task
+def day(n: int) -> date | None:
+    return None
+
+
+def test_fields_that_no_json_value_has() -> None:
+    @workflow
+    def wrong(size: Size, at: datetime, n: int) -> Any:
+        fetch(size.value)  # type: ignore[arg-type]
+        fetch(size.width)
+        double(at.year)
+        double(day(n).year)  # type: ignore[union-attr]
+        return [double.options(on_error="continue")(n).error]  # type: ignore[attr-defined]
+
+    assert refused(wrong) == [
+        ("field_unknown", 2, "an enum is passed as it is; read its `value` inside a task"),
+        ("field_unknown", 3, "an enum is passed as it is; read its `width` inside a task"),
+        ("field_unknown", 4, "read its `year` inside a task"),
+        ("field_unknown", 5, "read its `year` inside a task"),
+    ]
+
+    @workflow
+    def called(at: datetime) -> Any:
+        return double(at.isoformat())  # type: ignore[arg-type]
+
+    assert refused(called) == [("value_not_known", 2, "methods are called inside a task")]
+
+
+class Row(pydantic.BaseModel):
+    n: int
+    more: Any = None
+
+
+def test_a_model_of_results_is_refused() -> None:
+    @workflow
+    def made(n: int) -> Any:
+        return fetch(Row(n=double(n)))  # type: ignore[arg-type]
+
+    @workflow
+    def kept(n: int) -> Any:
+        return double([Row(n=1, more=double(n))])  # type: ignore[arg-type]
+
+    @workflow
+    def plain(n: int) -> Any:
+        return fetch(Row(n="x"))  # type: ignore[arg-type]
+
+    hint = "a dataclass may hold results; or build the model in a task"
+    assert refused(made) == [("value_not_known", 2, hint)]
+    assert refused(kept) == [("argument_not_json", 2, hint)]
+    with pytest.raises(tidemill.Rejected, match="the model Row is made of a result"):
+        made.document()
+    with pytest.raises(pydantic.ValidationError):
+        plain.document()
+
+
+def test_a_context_is_called_context() -> None:
+    @task
+    def told(n: int, ctx: tidemill.NodeContext) -> int:
+        return n
+
+    @workflow
+    def wrong(n: int) -> Any:
+        return told(n)  # type: ignore[call-arg]
+
+    assert refused(wrong) == [("arguments_invalid", 2, "call it `context`, as in `context: NodeContext`")]
+    document = {"name": "x", "nodes": [{"id": "a", "type": "python", "config": {"function": "told", "args": {"n": 1}}}]}
+    with tidemill.open("memory://", functions=[told]) as mill:
+        error = mill.run(document).error
+    assert error and (error["code"], error["hint"]) == ("arguments_invalid", "call its parameter `ctx` `context`")
+
+
+def _no_passes(n: int) -> None:
+    with tidemill.loop():  # type: ignore[call-arg]
+        double(n)
+
+
+def _no_loop(n: int) -> None:
+    with tidemill.on_exhausted(double(n)):  # type: ignore[arg-type]
+        double(n)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "hint"),
+    [
+        (_no_passes, "arguments_invalid", "write tidemill.loop(max_iterations=5)"),
+        (_no_loop, "result_expected", "give it the loop: `with tidemill.loop(…) as again:`"),
+        (lambda n: tidemill.template(n), "arguments_invalid", 'write tidemill.template("{{ fetch.output | length }}")'),
+        (lambda n: tidemill.template(3), "arguments_invalid", "write tidemill.template("),
+        (lambda n: tidemill.signal(3), "arguments_invalid", 'write tidemill.signal("paid")'),
+        (lambda n: tidemill.when(), "arguments_invalid", "write tidemill.when(condition)"),
+    ],
+)
+def test_words_that_are_given_something_else(body: Any, code: str, hint: str) -> None:
+    @workflow
+    def wrong(n: int) -> Any:
+        body(n)
+
+    with pytest.raises(tidemill.Rejected) as refusal:
+        wrong.document()
+    [problem] = refusal.value.problems
+    assert (problem.code, problem.hint[: len(hint)]) == (code, hint) and problem.path.startswith("test_refusals.py:")
+
+
+def test_a_log_of_a_reference_names_it(caplog: pytest.LogCaptureFixture) -> None:
+    @workflow
+    def logged(n: int) -> Any:
+        found = double(n)
+        logging.getLogger("flows").warning("%s of %s", found, n)
+        return found
+
+    assert logged.document()["outputs"] == "{{ double.output }}"
+    assert caplog.messages == ["double of inputs.n"]
+
+
+def test_what_is_decorated_twice() -> None:
+    @workflow
+    def flow(n: int) -> Any:
+        return double(n)
+
+    for decorate, given in ((task, flow), (task, double), (workflow, double)):
+        with pytest.raises(TypeError, match="is decorated already: leave out one of the two decorators"):
+            decorate(given)
 
 
 def test_what_is_no_list_and_what_is_no_function() -> None:

@@ -26,11 +26,12 @@ def test_folders_come_after_everything_that_is_installed(tmp_path: Path, monkeyp
 def test_an_exception_in_a_library_is_shown_at_the_line_of_the_workflow(tmp_path: Path) -> None:
     file = tmp_path / "library_flow.py"
     file.write_text(
-        "import json, tidemill\n@tidemill.task\ndef f(n: int) -> int: return n\n"
+        "import contextlib, json, tidemill\n@tidemill.task\ndef f(n: int) -> int: return n\n"
         "@tidemill.workflow\ndef a(n: int) -> str:\n    return json.loads('{')\n"
-        "@tidemill.workflow\ndef b(n: int) -> int:\n    with tidemill.loop() as again:\n        return f(n)\n"
+        "@tidemill.workflow\ndef b(n: int) -> int:\n    with contextlib.ExitStack() as stack:\n"
+        "        return stack.enter_context(3)\n"
     )
-    for name, line in (("a", 6), ("b", 9)):
+    for name, line in (("a", 6), ("b", 10)):
         with pytest.raises(Rejected) as refused:
             workflow_at(f"{file}:{name}")
         assert refused.value.problems[0].hint == f"see {file}, line {line}"

@@ -502,3 +502,9 @@ NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "addition
 def test_what_is_wrong_beside_null_is_told_at_its_place(alternatives: Any, value: Any, path: str, message: str) -> None:
     (problem,) = compile_schema({"anyOf": alternatives}).problems(value)
     assert (problem.path, problem.message) == (path, message)
+
+
+def test_another_type_than_that_of_a_pattern_is_told_what_the_pattern_means() -> None:
+    schema = compile_schema({"type": "string", "pattern": "^PT", "description": "a duration such as PT1M30S"})
+    assert [each.hint for each in schema.problems(90)] == ["a duration such as PT1M30S"]
+    assert [each.hint for each in schema.problems("90")] == ["a duration such as PT1M30S"]

@@ -363,6 +363,22 @@ def test_a_workflow_written_in_python_runs() -> None:
         assert mill.run(twice, n=3).outputs == 12
 
 
+@pytest.mark.parametrize(
+    ("point", "said"), [("before send", "without a send: use `before effect`"), ("after effect", "never reached$")]
+)
+def test_a_boundary_that_is_missing_because_of_a_hand_over_says_so(point: testing.CrashPoint, said: str) -> None:
+    mill = testing.open(fakes={"doubled_2": 4} if point == "before send" else {"doubled": tidemill.Fail("no", "no")})
+    mill.crash(point, node="doubled_2")
+    mill.run(quadrupled, n=1)
+    with pytest.raises(AssertionError, match=said):
+        mill.close()
+
+
+@tidemill.workflow
+def quadrupled(n: int) -> int:
+    return doubled(doubled(n))
+
+
 # Tasks and workflows as fakes
 
 
@@ -388,6 +404,37 @@ def test_a_task_is_faked_wherever_it_is_called_and_so_is_a_workflow() -> None:
         assert mill.run(shop, n=1).outputs == {"first": 100, "second": 200, "child": 7, "order": {"total": 2}}
         assert {each.node for each in mill.effects(doubled)} == {"doubled", "doubled_2"}
         assert len(mill.effects(doubled)) == 3 and [each.node for each in mill.effects(charge)] == ["charge"]
+
+
+@tidemill.workflow
+def settled(order: Order, times: int = 4) -> Order:
+    return charge(order, times)
+
+
+@tidemill.workflow
+def settled_twice(totals: list[int]) -> dict[str, Any]:
+    return {"one": settled(Order(9)), "all": settled.map([Order(1)])}
+
+
+@pytest.mark.parametrize(
+    ("name", "fake", "found"),
+    [
+        (settled, lambda order: Order(order.total * 10), {"one": {"total": 90}, "all": [{"total": 10}]}),
+        (settled, lambda order, times: Order(order.total + times), {"one": {"total": 13}, "all": [{"total": 5}]}),
+        ("workflow", lambda order: order, {"one": {"total": 9}, "all": [{"total": 1}]}),
+        ("settled", lambda order, context: Order(context.attempt), {"one": {"total": 1}, "all": [{"total": 5}]}),
+        (settled, lambda context: Order(len(context.config["inputs"])), {"one": {"total": 1}, "all": [{"total": 1}]}),
+    ],
+)
+def test_a_fake_of_a_workflow_gets_what_the_workflow_would_get(name: Any, fake: Any, found: Any) -> None:
+    with testing.open(fakes={name: fake}) as mill:
+        assert mill.run(settled_twice, totals=[]).outputs == found
+
+
+def test_a_fake_that_the_workflow_could_not_return_is_refused() -> None:
+    with testing.open(fakes={settled: lambda order: 3}) as mill:
+        error = mill.run(settled_twice, totals=[]).error
+    assert error["message"].startswith("the fake of settled(…): the result must be Order, but 3 is not")
 
 
 def test_what_is_neither_a_name_nor_a_task_cannot_be_faked(mill: SimulatedMill) -> None:

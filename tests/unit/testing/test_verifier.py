@@ -288,6 +288,36 @@ def test_a_workflow_written_in_python_brings_its_functions_and_children() -> Non
         verify(priced)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "fakes",
+    [
+        {priced: lambda n: 7 * n, one_price: 2},
+        {"priced": lambda n: 7 * n, one_price: lambda n: 2 * n},
+        {"nodes": {priced: lambda n: 7 * n, "bought.one_price": 2}},
+        {"inputs": {"n": 1}, "nodes": {"priced": 14, one_price: 2}, "repeatable": ["priced"]},
+    ],
+)
+def test_fakes_are_those_of_a_file_or_those_of_nodes_and_tasks(fakes: Any) -> None:
+    report = verify(bought, inputs={"n": 1}, fakes=fakes, seeds=2)
+    assert (report.status, report.ok) == ("COMPLETED", True)
+
+
+def test_fakes_that_nothing_uses_and_both_shapes_at_once_are_refused() -> None:
+    for fakes, said in (
+        ({charged: 1}, "no node calls the task charged"),
+        ({"prised": 1}, "there is no node prised .*did you mean `priced`"),
+        ({"inputs": {}, priced: 1}, "`fakes` holds <task priced> beside 'inputs' .*put it under `nodes`"),
+        ({"nodes": [1]}, "Expected `object`, got `array`"),
+    ):
+        with pytest.raises(Rejected, match=said):
+            verify(bought, fakes=fakes)
+
+
+def test_a_task_is_called_for_real() -> None:
+    report = verify(bought, inputs={"n": 1}, real=[priced, one_price], seeds=0)
+    assert (report.status, report.ok) == ("COMPLETED", True)
+
+
 def test_text_and_files_are_documents(tmp_path: Path) -> None:
     config = "{url: 'https://x.example', method: POST, idempotency_header: false}"
     text = f"name: x\nnodes:\n  - id: a\n    type: http\n    config: {config}\n"

@@ -34,8 +34,8 @@ from tidemill.cli.render.terminal import (
 from tidemill.cli.user_code import importable, load_apps
 from tidemill.errors import Rejected
 from tidemill.testing.cluster import UNDO
-from tidemill.testing.fakes import place_in_words, read_fakes
-from tidemill.testing.report import CrashFinding, Report
+from tidemill.testing.fakes import read_fakes
+from tidemill.testing.report import CrashFinding, Report, place_in_words
 from tidemill.testing.verifier import Verifier, children_of, located
 
 KINDS = ("commit", "send", "effect")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -51,6 +51,10 @@ DATETIME = msgspec.Meta(
     extra_json_schema={"pattern": rf"^{DAY}[Tt ]{HOUR}:[0-5]\d(\.\d+)?{ZONE}$", "description": DATETIME_WORDS}
 )
 """What msgspec takes for a datetime: the format `date-time` of JSON Schema asks for a zone."""
+_NUMBER = r"\d+(\.\d+)?"
+DURATION = rf"({_NUMBER}D|(\d+D)?T({_NUMBER}H|(\d+H)?{_NUMBER}M|(\d+H)?(\d+M)?{_NUMBER}S))"
+"""What msgspec takes for a timedelta after the `P`: the format `duration` allows neither fractions nor signs."""
+DURATION_WORDS = "a duration such as PT1M30S, PT0.5S or P2D"
 _ANYTHING = (Any, object)
 _SCALARS = (*_ANYTHING, None, type(None), str, int, float, bool)
 _STRINGS = (
@@ -96,7 +100,7 @@ def hints_of(function: Any) -> dict[str, Any]:
 
 def converter(hint: Any) -> Converter | None:
     """What checks a JSON value and makes one of the hint's type of it; None where any value will do."""
-    kind, hint = conversion_of(hint), with_tagged(hint)
+    kind, hint = conversion_of(hint), with_stand_ins(hint)
     if kind == OPAQUE or any(unwrapped(hint) is each for each in _ANYTHING) or isinstance(hint, TypeVar):
         return None
     try:
@@ -118,20 +122,33 @@ def converter(hint: Any) -> Converter | None:
     return converted
 
 
-class _Tagged(type):
-    """The class of a union whose members Pydantic tells apart; it has the methods of a model."""
+class _StandIn(type):
+    """The class of what msgspec is given for a type that it cannot make; it has the methods of a model."""
 
     def __instancecheck__(cls, value: Any) -> bool:
         return isinstance(value, cls.members)  # type: ignore[attr-defined]
 
 
-def with_tagged(hint: Any, *, dates: bool = False) -> Any:
-    """A hint in which each union with a discriminator of Pydantic is one type, also inside of lists and mappings.
+def _stand_in(name: str, members: tuple[Any, ...], make: Converter, schema: Any = lambda **_: {}) -> type:
+    methods = {"model_validate": make, "model_json_schema": schema, "model_dump": None, "members": members}
+    return _StandIn(name, (), methods)
 
-    For a schema, datetimes have their pattern.
+
+def with_stand_ins(hint: Any, *, dates: bool = False, begun: tuple[Any, ...] = ()) -> Any:
+    """A hint in which what msgspec cannot make is one type, also inside of lists, mappings, dataclasses and structs.
+
+    It is a union with a discriminator of Pydantic, or an enum whose values are neither texts nor whole numbers. For a
+    schema, datetimes have their pattern, and flags stand for all their sums.
     """
     if dates and hint is datetime.datetime:
         return typing.Annotated[hint, DATETIME]
+    if isinstance(hint, type) and _holds_odd_enum(hint, dates, set()):
+        if hint in begun:  # It refers to itself.
+            made = _stand_in(hint.__name__, (hint,), lambda value: cast(Converter, converter(hint))(value))
+            return Any if dates else made
+        if issubclass(hint, enum.Enum):
+            return _stand_in(hint.__name__, (hint,), _enum_converter(hint), lambda **_: _enum_schema(hint))
+        return _class_stand_in(hint, dates, (*begun, hint))
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         inner, *details = arguments
@@ -140,12 +157,88 @@ def with_tagged(hint: Any, *, dates: bool = False) -> Any:
         if not marks or not members:
             return hint
         adapter: Any = importlib.import_module(type(marks[0]).__module__.partition(".")[0]).TypeAdapter(hint)
-        methods = {"model_validate": adapter.validate_python, "model_json_schema": adapter.json_schema}
-        return _Tagged(shown(inner), (), {**methods, "model_dump": None, "members": members})
-    changed = tuple(with_tagged(each, dates=dates) for each in arguments)
-    if changed == arguments:
+        return _stand_in(shown(inner), members, adapter.validate_python, adapter.json_schema)
+    keys = arguments[:1] if origin in _MAPPINGS else ()
+    changed = keys + tuple(with_stand_ins(each, dates=dates, begun=begun) for each in arguments[len(keys) :])
+    if changed == arguments or origin is typing.Literal:
         return hint
     return typing.Union[changed] if origin in (typing.Union, types.UnionType) else origin[changed]  # noqa: UP007
+
+
+def _holds_odd_enum(hint: Any, dates: bool, seen: set[str]) -> bool:
+    """Whether there is an enum in a hint that msgspec cannot make, or whose schema it does not know."""
+    hint = unwrapped(hint)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return (dates and issubclass(hint, enum.Flag)) or _is_odd(hint)
+    if (key := f"{id(typing.get_origin(hint) or hint)} {hint}") in seen or len(seen) > CLASSES_MAX:
+        return False
+    seen.add(key)  # Classes may refer to one another in many ways.
+    is_made = isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct))
+    inner = (*typing.get_args(hint), *((fields_of(hint) or {}).values() if is_made else ()))
+    return any(_holds_odd_enum(each, dates, seen) for each in inner)
+
+
+@lru_cache
+def _is_odd(kind: type[enum.Enum]) -> bool:
+    try:
+        msgspec.json.Decoder(kind)
+    except TypeError:
+        return True
+    return False
+
+
+def _enum_values(kind: type[enum.Enum]) -> dict[bytes, enum.Enum]:
+    """The members of an enum by the JSON of their values; the first of several with the same, none without any."""
+    found: dict[bytes, enum.Enum] = {}
+    for member in kind:
+        with suppress(*ConversionError):
+            found.setdefault(msgspec.json.encode(member, enc_hook=plain), member)
+    return found
+
+
+def _enum_schema(kind: type[enum.Enum]) -> dict[str, Any]:
+    values = _enum_values(kind)
+    if issubclass(kind, enum.Flag):
+        words = ", ".join(f"{member.value} ({member.name})" for member in values.values())
+        return {"title": kind.__name__, "type": "integer", "description": f"a sum of {words}"}
+    return {"title": kind.__name__, "enum": [msgspec.json.decode(each) for each in values]}
+
+
+def _enum_converter(kind: type[enum.Enum]) -> Converter:
+    """What finds the member of an enum whose value has this JSON."""
+    members = _enum_values(kind)
+    values = [] if issubclass(kind, enum.Flag) else [(msgspec.json.decode(each), members[each]) for each in members]
+
+    def converted(value: Any) -> Any:
+        # Another program may write 6000000 for 6000000.0.
+        near = (member for each, member in values if each == value and not isinstance(value, bool))
+        return members.get(msgspec.json.encode(value)) or next(near, None) or kind(value)
+
+    return converted
+
+
+def _class_stand_in(kind: Any, dates: bool, begun: tuple[Any, ...]) -> Any:
+    """What makes a dataclass or struct that has such fields; for a schema, a class with the same fields."""
+    hints = {name: with_stand_ins(each, dates=dates, begun=begun) for name, each in hints_of_class(kind).items()}
+    is_struct = issubclass(kind, msgspec.Struct)
+    known: Any = msgspec.structs.fields(kind) if is_struct else [each for each in dataclasses.fields(kind) if each.init]
+    given = {each.name: {"default": each.default, "default_factory": each.default_factory} for each in known}
+    if is_struct:
+        own = {each.name: msgspec.field(name=each.encode_name, **given[each.name]) for each in known}
+        specs = [(name, hints[name], field) for name, field in own.items()]
+        words = ("tag", "tag_field", "forbid_unknown_fields", "array_like")
+        options = {word: getattr(kind.__struct_config__, word) for word in words}
+        other: Any = msgspec.defstruct(kind.__name__, specs, kw_only=True, **options)
+    else:
+        fields = [(name, hints.get(name, Any), dataclasses.field(**each)) for name, each in given.items()]
+        other = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True)
+    make = None if dates else converter(other)
+
+    def converted(value: Any) -> Any:
+        found = cast(Converter, make)(value)
+        return kind(**{name: getattr(found, name) for name in given})
+
+    return other if dates else kind if make is None else _stand_in(kind.__name__, (kind,), converted)
 
 
 def _prepared(hint: Any) -> Any:
@@ -170,7 +263,7 @@ def ambiguity(hint: Any) -> str:
     """The union inside of a hint whose members JSON does not tell apart; the hint may itself be such a union."""
     if conversion_of(hint) == OPAQUE:
         return ""
-    hint = with_tagged(hint)
+    hint = with_stand_ins(hint)
     for each in members_of(hint) or (hint,):
         try:
             _prepared(each)
@@ -268,7 +361,7 @@ def shown(hint: Any) -> str:
     """A hint as its author writes it."""
     if isinstance(hint, type) and not hasattr(hint, "__origin__"):
         return hint.__name__
-    return _MODULES.sub("", str(with_tagged(hint)))
+    return _MODULES.sub("", str(with_stand_ins(hint)))
 
 
 def failure_in(value: Any) -> str:
@@ -420,7 +513,8 @@ def plain(value: Any) -> Any:
 
 def to_json(value: Any, hook: Callable[[Any], Any] = plain) -> Any:
     """Any value as JSON; `hook` is asked for those of foreign types. Raises one of `ConversionError`."""
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=hook)
+    found = msgspec.to_builtins(value, str_keys=True, enc_hook=hook)
+    return msgspec.to_builtins(found, str_keys=True, enc_hook=hook)  # The value of an enum was left as it is.
 
 
 def hints_of_class(kind: type) -> dict[str, Any]:
@@ -492,11 +586,6 @@ def json_kinds(hint: Any) -> frozenset[str] | None:
     if kind in _MAPPINGS or is_model(kind) or fields_of(kind) is not None:
         return frozenset(["object"])
     return None
-
-
-def is_tuple(hint: Any) -> bool:
-    kind = typing.get_origin(unwrapped(hint)) or unwrapped(hint)
-    return isinstance(kind, type) and issubclass(kind, tuple)
 
 
 def item_of(hint: Any) -> Any:

@@ -305,7 +305,9 @@ class FunctionSignature(NamedTuple):
         except TypeError as error:
             unknown = next((arg for arg in args if arg not in known and arg != "context"), "")
             message = f"args do not match {self._name}: {f'it has no parameter `{unknown}`' if unknown else error}"
-            raise Fail("arguments_invalid", message, hint=offered(unknown, known)) from None
+            own = next((name for name, hint in self.hints.items() if hint is NodeContext and name != "context"), "")
+            hint = f"call its parameter `{own}` `context`" if own and not unknown else offered(unknown, known)
+            raise Fail("arguments_invalid", message, hint=hint) from None
 
     def checked(self, result: T) -> T:
         """The same result. Raises Fail if it does not fit its type hint; one to be awaited is not looked at yet."""

@@ -1,7 +1,8 @@
 """JSON Schemas of Python types, by the type hints of functions.
 
 Dataclasses and structs are described by msgspec, Pydantic models by themselves. A schema accepts what `conversion`
-makes a value of: datetimes with or without a zone, decimals in strings within the bounds of their field.
+makes a value of: datetimes with or without a zone, durations with a sign and fractions, decimals in strings within the
+bounds of their field.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tidemill.handlers.python.conversion import (
     DATETIME,
     DATETIME_WORDS,
     DAY,
+    DURATION,
+    DURATION_WORDS,
     HOUR,
     ZONE,
     fields_of,
@@ -30,8 +33,12 @@ from tidemill.handlers.python.conversion import (
     members_of,
     to_json,
     unwrapped,
-    with_tagged,
+    with_stand_ins,
 )
+
+_DURATION = {"pattern": f"^[+-]?P{DURATION}$", "description": DURATION_WORDS}
+_DURATION_OF_MODELS = {**_DURATION, "pattern": r"^[+-]?PT?\d[\d.YMWDTHS]*$"}
+"""Pydantic writes years, too, takes months and weeks, and checks the rest itself."""
 
 
 def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -40,7 +47,7 @@ def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     Dataclasses and structs have no other keys than their fields; models and typed dictionaries say so themselves.
     """
     models: dict[str, Any] = {}
-    hook, hints = partial(_schema, models), [with_tagged(each, dates=True) for each in hints]
+    hook, hints = partial(_schema, models), [with_stand_ins(each, dates=True) for each in hints]
     try:
         schemas, shared = msgspec.json.schema_components(hints, schema_hook=hook, ref_template="#/$defs/{name}")
     except (TypeError, NotImplementedError, NameError):
@@ -49,6 +56,7 @@ def schemas_of(hints: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
             return [{"anyOf": members} if members else {}], shared
         found = [schemas_of([hint]) for hint in hints]
         return [schemas[0] for schemas, _ in found], {name: each for _, more in found for name, each in more.items()}
+    schemas, shared = _with_durations(to_json(list(schemas))), _with_durations(to_json(shared))
     for field in {field for hint in hints for field, kind in kinds_in(hint) if kind is datetime.datetime}:
         _add_datetime(shared, *field.rpartition(".")[::2])
     extended: set[str] = set()
@@ -138,7 +146,24 @@ def _schema_generator() -> Any:
             pattern = rf"^{DAY}([Tt _]{HOUR}(:[0-5]\d(\.\d+)?)?{ZONE})?$"
             return {"type": "string", "pattern": pattern, "description": DATETIME_WORDS}
 
+        def timedelta_schema(self, schema: Any) -> Any:
+            is_number = self._config.ser_json_timedelta == "float"
+            return {"type": ["string", "number"] if is_number else "string", **_DURATION_OF_MODELS}
+
     return Generator
+
+
+def _with_durations(schema: Any) -> Any:
+    """A schema of msgspec that takes every duration that msgspec takes and writes."""
+    if isinstance(schema, (list, tuple)):
+        return [_with_durations(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _with_durations(each) for key, each in schema.items()}
+    if found.get("type") == "string" and found.get("format") == "duration":
+        del found["format"]
+        return {**_DURATION, **found}
+    return found
 
 
 def _without_zones(schema: Any) -> Any:

@@ -154,6 +154,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         cause = "" if self.first_cause is None else self.first_cause.error.hint
         return "\n  ".join(filter(None, (self.headline, self.stuck, *waits, cause, self.unblock)))
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the text of `print`."""
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
     def to_dict(self) -> dict[str, Any]:
         """As a JSON value."""
         shown: dict[str, Any] = msgspec.to_builtins(self)

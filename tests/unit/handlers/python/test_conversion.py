@@ -152,6 +152,85 @@ def test_a_value_survives_the_way_through_json(hint: Any, value: Any) -> None:
     assert convert(hint, msgspec.json.decode(msgspec.json.encode(to_json(value)))) == value
 
 
+class Planet(enum.Enum):
+    EARTH = (5.9e24, 6.3e6)
+    MARS = (6.4e23, 3.4e6)
+
+
+class Pause(enum.Enum):
+    SHORT = timedelta(seconds=0.5)
+    LONG = timedelta(days=2)
+
+
+class Mixed(enum.Enum):
+    NONE = None
+    YES = True
+    ONE = 1
+    HALF = 0.5
+    MAP = {"k": 1}  # noqa: RUF012
+
+
+class Right(enum.Flag):
+    READ = 1
+    WRITE = 2
+    OWN = 4
+
+
+@dataclass
+class Body:
+    planet: Planet
+    pause: Pause = Pause.SHORT
+    right: Right = Right.READ
+    moons: list[Body] = field(default_factory=list)
+
+
+class Sky(msgspec.Struct, rename="camel"):
+    first_body: Body
+    others: dict[str, Planet] = {}
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        *((type(each), each) for each in (*Planet, *Pause, *Mixed, Right.READ | Right.OWN, Right(0))),
+        (list[Planet | None], [Planet.MARS, None]),
+        (Planet | str, "mars"),
+        (tuple[Planet, int], (Planet.EARTH, 3)),
+        (Body, Body(Planet.MARS, Pause.LONG, Right.READ | Right.WRITE, [Body(Planet.EARTH)])),
+        (Sky, Sky(Body(Planet.MARS), {"b": Planet.EARTH})),
+    ],
+)
+def test_an_enum_of_any_values_survives_and_its_schema_allows_it(hint: Any, value: Any) -> None:
+    convert_value, (schemas, shared) = converter(hint), schemas_of([hint])
+    given = msgspec.json.decode(msgspec.json.encode(to_json(value)))
+    assert convert_value is not None and convert_value(given) == value
+    assert type(convert_value(given)) is type(value)
+    compiled = compile_schema({"allOf": schemas, "$defs": shared})
+    assert compiled.accepts(given) and not compiled.accepts([[1]])
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "message"),
+    [
+        (Planet, [1, 2], r"\[1, 2\] is not a valid Planet"),
+        (Body, {"planet": [5.9e24, 6.3e6], "moons": [{"planet": 1}]}, "1 is not a valid Planet"),
+        (Body, {}, "missing required field `planet`"),
+        (Right, 9, "Invalid enum value 9"),
+        (Mixed, False, "False is not a valid Mixed"),
+    ],
+)
+def test_what_is_no_value_of_an_enum(hint: Any, value: Any, message: str) -> None:
+    convert_value = converter(hint)
+    with pytest.raises(ConversionError, match=message):
+        assert convert_value is not None and convert_value(value)
+
+
+def test_a_number_of_an_enum_may_be_written_in_another_way() -> None:
+    convert_value = converter(Planet)
+    assert convert_value is not None
+    assert convert_value([5.9e24, 6300000]) is Planet.EARTH
+
+
 def test_a_model_is_validated_and_dumped_by_its_own_methods() -> None:
     assert convert(Model, to_json(Model(3))).n == 3
     assert [each.n for each in convert(list[Model], [{"n": 1}, {"n": 2}])] == [1, 2]
@@ -368,6 +447,14 @@ class Payment(pydantic.BaseModel):
     at: datetime | None = None
 
 
+class Lease(pydantic.BaseModel):
+    lasts: timedelta
+
+
+class Measured(pydantic.BaseModel, ser_json_timedelta="float"):
+    lasts: timedelta
+
+
 @dataclass
 class Meeting:
     at: datetime
@@ -382,12 +469,16 @@ class Meeting:
         (list[Meeting], [[{"at": "2030-01-31T10:00:00Z"}]], [[{"at": "2030-01-31T10:00:00Z", "until": "banana"}]]),
         (datetime, ["2030-01-31T10:00:00", "2030-01-31 10:00:00.5+02:00"], ["banana", "2030-13-01T10:00:00Z", 3]),
         (list[datetime] | None, [None, ["2030-01-31T10:00:00Z"]], [["banana"]]),
+        (timedelta, ["PT0.5S", "-PT5S", "P2DT0.000007S", "PT1H30M", "P1DT2H3M4.5S"], ["banana", "P1Y", "PT", "P", 3]),
+        (list[timedelta] | None, [None, ["PT1.5S"]], [["banana"]]),
+        (Lease, [{"lasts": "-PT0.25S"}, {"lasts": "P1Y34D"}], [{"lasts": "banana"}, {"lasts": "PT"}]),
+        (Measured, [{"lasts": "PT0.25S"}, {"lasts": 0.25}], [{"lasts": "banana"}]),
         (Decimal, ["2.20"], ["banana"]),
         (Payment, [{"amount": "9.99", "at": "2030-01-31"}, {"amount": 1}], [{"amount": "10.01"}, {"amount": "0"}]),
         (Payment, [{"amount": "1", "at": None}], [{"amount": "x"}, {"amount": "1", "at": "banana"}]),
     ],
 )
-def test_the_schema_of_datetimes_and_decimals(hint: Any, good: list[Any], bad: list[Any]) -> None:
+def test_the_schema_of_datetimes_durations_and_decimals(hint: Any, good: list[Any], bad: list[Any]) -> None:
     (schema,), shared = schemas_of([hint])
     compiled = compile_schema({"allOf": [schema], "$defs": shared})
     assert [compiled.accepts(each) for each in good] == [True] * len(good)
