@@ -102,7 +102,7 @@ class BlockStatement(AbstractContextManager[T]):
             for name, line in source.names_carried().items():
                 if name in self._names_before:
                     message = f"`{name}` is what it was before the loop in every pass"
-                    hint = "give the task `again.previous(…)`: what a task returned in the pass before"
+                    hint = "give the task `again.previous(task, first)`: what a task returned in the pass before"
                     builder.problem("loop_variable", message, hint, at=place_of_line(code, line))
         elif source is not None:
             for name, line in source.names_set().items():

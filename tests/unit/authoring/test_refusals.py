@@ -316,7 +316,7 @@ def test_a_variable_that_is_carried_through_a_loop_is_refused() -> None:
             again.until(found > 100)
         return found
 
-    hint = "give the task `again.previous(…)`: what a task returned in the pass before"
+    hint = "give the task `again.previous(task, first)`: what a task returned in the pass before"
     assert refused(summed) == [("loop_variable", 5, hint), ("loop_variable", 6, hint)]
     assert right.document()
 
