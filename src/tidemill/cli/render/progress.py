@@ -31,6 +31,11 @@ TEXT_LINES_MAX = 12
 """Lines of what a model said in a turn; the transcript has all."""
 
 
+def node_of(label: str) -> str:
+    """What stands before a line that a function prints: its node, without the run that everybody watches."""
+    return label.partition(" ")[2]
+
+
 class Told(NamedTuple):
     text: str
     style: str = ""
