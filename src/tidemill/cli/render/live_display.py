@@ -115,7 +115,11 @@ class Display:
             height = max(3, min(ROWS_MAX, self._console.height - LINES_BESIDE_ROWS))
             rows = self._board.window(height)
             width = min(max((len(row.name) for row in rows), default=0), NAME_COLUMNS_MAX)
-            lines = [self._header(now_ms), self._progress(), Text(), *(self._row(row, width, now_ms) for row in rows)]
+            shown = {row.name: self._row(row, width, now_ms) for row in rows}
+            failed = shown.get(self._board.failed_node)
+            fits = failed is not None and failed.cell_len <= self._console.width
+            self._board.told = self._board.failed_node if fits else ""
+            lines = [self._header(now_ms), self._progress(), Text(), *shown.values()]
             rest = len(self._board.rows) - len(rows)
             if rest:
                 lines.append(Text(f"… and {rest:,} more", style="dim"))
