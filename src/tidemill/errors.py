@@ -184,6 +184,9 @@ class RunFailed(TidemillError):
         kind = f"{error['type']}: " if error.get("type") and error["code"] == "exception" else ""
         said = f": {kind}{error['message']} [{error['code']}]" if error else ""
         super().__init__(f"{what} {status}{f' at node {node}' if node else ''}{said}")
+        if traceback := str(error.get("traceback") or "").strip():
+            # Python prints it below the traceback of the caller, which has no line of the step.
+            self.add_note(f"\nWhere the step raised it:\n{traceback}")
 
     @property
     def code(self) -> str:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill.api.server_limits import ServerLimits
+from tidemill.api.server_settings import JwtTable, ServerSettings, ServerTable
 from tidemill.errors import Problem, Rejected, in_words, offered, rejected
 from tidemill.handlers.email import server_at
 from tidemill.handlers.smtp import Server
@@ -32,9 +32,9 @@ from tidemill.security.grants import (
     StoreSqlGrants,
     read_secret_grants,
 )
-from tidemill.security.identity import SECRET_LENGTH_MIN, SESSION_HOURS, JwtRules
+from tidemill.security.identity import SECRET_LENGTH_MIN, JwtRules
 from tidemill.security.roles import check_tenant_name
-from tidemill.security.signing import KEYS_MAX, LINK_HOURS, PREFIX, read_key
+from tidemill.security.signing import KEYS_MAX, PREFIX, read_key
 
 CONFIG_VARIABLE = "TIDEMILL_CONFIG"
 CONFIG_NAME = "tidemill.toml"
@@ -49,13 +49,24 @@ SECRET_GRANTS_VARIABLE = "TIDEMILL_SECRET_GRANTS"
 SHELL_VARIABLE = "TIDEMILL_SHELL"
 SMTP_VARIABLE = "TIDEMILL_SMTP_URL"
 SQL_STORE_VARIABLE = "TIDEMILL_SQL_STORE"
+OTHER_VARIABLES = (
+    *(CONFIG_VARIABLE, "TIDEMILL_STORE", "TIDEMILL_SERVER", "TIDEMILL_KEY", "TIDEMILL_ARCHIVE", "TIDEMILL_IMAGE"),
+    "TIDEMILL_TRACEBACK",
+)
+"""Variables that are no grants and have no key in the file."""
 VARIABLES = (
-    *(CONFIG_VARIABLE, EGRESS_VARIABLE, IMPORTS_VARIABLE, SECRETS_VARIABLE, SECRET_GRANTS_VARIABLE, SHELL_VARIABLE),
-    *(JWT_SECRET_VARIABLE, SERVER_SECRET_VARIABLE, WEBHOOK_SECRET_VARIABLE, "TIDEMILL_SERVER", "TIDEMILL_KEY"),
-    *(SMTP_VARIABLE, SQL_STORE_VARIABLE, "TIDEMILL_ARCHIVE", "TIDEMILL_IMAGE", "TIDEMILL_STORE", "TIDEMILL_TRACEBACK"),
+    *(EGRESS_VARIABLE, IMPORTS_VARIABLE, SECRETS_VARIABLE, SECRET_GRANTS_VARIABLE, SHELL_VARIABLE, SMTP_VARIABLE),
+    *(JWT_SECRET_VARIABLE, SERVER_SECRET_VARIABLE, WEBHOOK_SECRET_VARIABLE, SQL_STORE_VARIABLE),
+    *OTHER_VARIABLES,
 )
 PREFIXES = (DATABASE_PREFIX, "TIDEMILL_SECRET_")
 """What variables begin with that hold a database or a secret."""
+OF_TESTS = ("TIDEMILL_GOLDEN", "TIDEMILL_SEEDS", "TIDEMILL_TEST_")
+"""What variables begin with that only Tidemill's own tests read."""
+_OF_SERVICE = re.compile(
+    r"TIDEMILL_(?:\w+_)?(?:SERVICE_(?:HOST|PORT(?:_\w+)?)|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)?)"
+)
+"""What Kubernetes sets in every container beside a Service whose name begins with `tidemill`."""
 DESCENDANTS_MAX = 10_000
 INPUT_BYTES_MAX = 1_048_576
 REFERENCE = "reference/configuration.md"
@@ -98,32 +109,6 @@ class _SqlTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tables: dict[str, tuple[str, ...]] = {}
 
 
-class _JwtTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    secret: str = ""
-    jwks: str = ""
-    issuer: str = ""
-    audience: str = ""
-    leeway_seconds: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
-    tenant_claim: str = "tenant"
-    roles_claim: str = "roles"
-    name_claim: str = "sub"
-
-
-class _ApprovalsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    webhook: str = ""
-    secret: tuple[str, ...] | str = ()
-    link_hours: Annotated[float, msgspec.Meta(gt=0, le=LINK_HOURS)] = LINK_HOURS
-
-
-class _ServerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    secret: str = ""
-    public_url: str = ""
-    limits: ServerLimits = ServerLimits()
-    approvals: _ApprovalsTable = _ApprovalsTable()
-    session_hours: Annotated[float, msgspec.Meta(gt=0, le=720)] = SESSION_HOURS
-    jwt: _JwtTable = _JwtTable()
-
-
 class _TenantTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     imports: tuple[str, ...] | None = None
     functions: tuple[str, ...] | None = None
@@ -146,30 +131,9 @@ class _ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sql: _SqlTable = _SqlTable()
     limits: Limits = Limits()
     mcp: dict[str, McpServerGrant] = {}
-    server: _ServerTable = _ServerTable()
+    server: ServerTable = ServerTable()
     tenants: dict[str, _TenantTable] = {}
     tracing: TracingSettings = TracingSettings()
-
-
-class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which credentials the HTTP service accepts, how it is reached and protected, and where it reports approvals."""
-
-    secret: str = ""
-    """Signs sessions and decision links; servers of a fleet share it. Without one, both end with the
-    process that made them."""
-    public_url: str = ""
-    """Where people reach the server: what links begin with."""
-    limits: ServerLimits = ServerLimits()
-    approval_webhook: str = ""
-    """The URL of the webhook about approvals."""
-    approval_webhook_keys: tuple[str, ...] = ()
-    link_hours: float = LINK_HOURS
-    """How long a link to a decision holds at most."""
-    jwt: JwtRules | None = None
-    """Which tokens are accepted; None: none."""
-    jwks: Path | None = None
-    """The file with the public keys of the tokens, where they are not signed with a secret."""
-    session_hours: float = SESSION_HOURS
 
 
 class TenantGrants(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,8 +233,11 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
 
     Raises Rejected with everything that is wrong.
     """
-    path, problems, variables = _config_path(config), _Problems(), os.environ
-    file = _ConfigFile() if path is None else _read_file(path, problems)
+    problems, variables = _Problems(), os.environ
+    problems.read(refuse_unknown_variables, None)
+    path = problems.read(lambda: _config_path(config), None)
+    nothing = _ConfigFile()
+    file = nothing if path is None else problems.read(partial(_read_file, path, problems), nothing)
 
     def said(variable: str, key: str) -> str:
         return variable if variables.get(variable) else f"{path}: {key}"
@@ -319,7 +286,7 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
     return settings
 
 
-def _server(table: _ServerTable, place: str, problems: _Problems) -> ServerSettings:
+def _server(table: ServerTable, place: str, problems: _Problems) -> ServerSettings:
     variables = os.environ
     secret = variables.get(SERVER_SECRET_VARIABLE) or table.secret
     _check_secret(secret, SERVER_SECRET_VARIABLE, f"{place}.secret", problems)
@@ -356,7 +323,7 @@ def _check_secret(secret: str, variable: str, place: str, problems: _Problems) -
         problems.add(at, f"the secret is shorter than {SECRET_LENGTH_MIN} bytes", hint)
 
 
-def _jwt(given: _JwtTable, place: str, problems: _Problems) -> tuple[JwtRules | None, Path | None]:
+def _jwt(given: JwtTable, place: str, problems: _Problems) -> tuple[JwtRules | None, Path | None]:
     secret = os.environ.get(JWT_SECRET_VARIABLE) or given.secret
     jwks = Path(given.jwks).expanduser() if given.jwks else None
     _check_secret(secret, JWT_SECRET_VARIABLE, f"{place}.secret", problems)
@@ -425,18 +392,49 @@ def _mcp_server(name: str, grant: McpServerGrant, place: str, problems: _Problem
     return grant
 
 
-def unknown_variables() -> list[Problem]:
-    """A warning for every `TIDEMILL_*` variable that nothing reads."""
+def refuse_unknown_variables() -> None:
+    """Raise Rejected with every `TIDEMILL_*` variable that nothing reads: a misspelt one would be ignored."""
+    if found := _unknown_variables():
+        raise Rejected(found)
+
+
+def _unknown_variables() -> list[Problem]:
+    unknown = (
+        name
+        for name in sorted(os.environ)
+        if name.startswith("TIDEMILL_")
+        and name not in VARIABLES
+        and not name.startswith((*PREFIXES, *OF_TESTS))
+        and not _OF_SERVICE.fullmatch(name)
+    )
     return [
         Problem(
             code="variable_unknown",
-            message=f"{name} is not a variable of Tidemill, and is ignored",
+            message="this version of Tidemill has no such variable",
             path=name,
-            hint=offered(name, VARIABLES),
+            hint=_meant_variable(name),
         )
-        for name in sorted(os.environ)
-        if name.startswith("TIDEMILL_") and name not in VARIABLES and not name.startswith(PREFIXES)
+        for name in unknown
     ]
+
+
+def _meant_variable(name: str) -> str:
+    """A hint for an unknown variable: the similar one without what all have in common, and how to get on."""
+    # Imported only when a name is unknown.
+    from difflib import get_close_matches
+
+    before = "TIDEMILL_"
+    given = name.removeprefix(before)
+    kinds = [each.removeprefix(before).strip("_") for each in PREFIXES]
+    known = [*(each.removeprefix(before) for each in VARIABLES), *(f"{kind}_NAME" for kind in kinds)]
+    begins, _, rest = given.partition("_")
+    if rest and (kind := get_close_matches(begins, kinds, n=1, cutoff=0.7)):
+        known.append(f"{kind[0]}_{rest}")
+    longer = [each for each in known if each.startswith(f"{given}_")]
+    near = longer if len(longer) == 1 else get_close_matches(given, known, n=1, cutoff=0.7)
+    if near:
+        return f"did you mean `{before}{near[0]}`? Otherwise unset it"
+    return f"unset it; a variable of your own needs another prefix, and docs/{REFERENCE} lists those of this version"
 
 
 def ignored_config(*folders: Path) -> Path | None:

@@ -14,7 +14,7 @@ from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tests.fixtures.approvers import human, signal
 from tests.fixtures.callers import TestAccess, as_caller
 from tidemill.api.routes import run_actions
-from tidemill.api.server_limits import ServerLimits
+from tidemill.api.server_settings import ServerLimits
 from tidemill.engine.views import activation_id
 from tidemill.errors import Unavailable
 from tidemill.security.signing import DecisionLinks

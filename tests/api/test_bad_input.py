@@ -10,7 +10,7 @@ import pytest
 
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tests.fixtures.api_world import code, operations
-from tidemill.api.server_limits import ServerLimits
+from tidemill.api.server_settings import ServerLimits
 from tidemill.engine.views import activation_id
 
 LIMITS = ServerLimits(body_bytes=10_000, key_requests_per_second=0, tenant_requests_per_second=0)

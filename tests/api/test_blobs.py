@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.api_server import ApiServer, api_server, sqlite_url
 from tests.fixtures.callers import TestAccess, as_caller
-from tidemill.api.server_limits import ServerLimits
+from tidemill.api.server_settings import ServerLimits
 
 ANN, TOM = as_caller("ann", "operator"), as_caller("tom", "operator", tenant="other")
 LARGE = bytes(range(256)) * 20_000

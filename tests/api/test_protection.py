@@ -17,7 +17,7 @@ from tests.fixtures.callers import TestAccess, as_caller
 from tidemill.api import auth, connections
 from tidemill.api.auth import Access
 from tidemill.api.protection import SECURITY_HEADERS, STARTING, LoadGuard
-from tidemill.api.server_limits import ServerLimits
+from tidemill.api.server_settings import ServerLimits
 from tidemill.errors import DiskFull, Problem, Rejected, StoreUnusable, Unavailable
 from tidemill.security.roles import Principal
 from tidemill.stores.contract import Commit, Job, Stream

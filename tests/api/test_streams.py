@@ -15,7 +15,7 @@ import pytest
 from tests.fixtures.api_server import ApiServer, SseFrame, api_server, sqlite_url, sse_frames
 from tidemill.api import connections, streams
 from tidemill.api.auth import Access
-from tidemill.api.server_limits import ServerLimits
+from tidemill.api.server_settings import ServerLimits
 from tidemill.engine.engine import Engine
 from tidemill.engine.services.access import KNOWN_FOR_MS
 from tidemill.errors import rejected

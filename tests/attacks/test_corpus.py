@@ -28,7 +28,7 @@ BLOCKED_MS_MAX = 3000
 """For a condition. A template may take a second by its own rules, and is looked at only between its steps."""
 
 GROWTH_MB_MAX = 100
-VARIABLE = "TIDEMILL_BAIT"
+VARIABLE = "TIDEMILL_SECRET_BAIT"
 
 
 @dataclass

@@ -20,6 +20,7 @@ from tidemill.expressions.templates.environment import environment
 from tidemill.handlers.contract import NodeContext
 from tidemill.kernel.document.fields import TYPE_SPELLINGS
 from tidemill.kernel.events import AnyEvent, Ending, Event, NodeEvent
+from tidemill.settings import OF_TESTS, PREFIXES, VARIABLES
 from tidemill.stores.contract import Commit, Store
 
 
@@ -78,6 +79,8 @@ def test_every_setting_is_listed_once() -> None:
     assert keys - Counter(["tidemill.toml"]) == Counter(setting_keys())
     variables = {code for number in (0, 1) for code in column(page, number) if code.startswith("TIDEMILL_")}
     assert variables == setting_variables()
+    known = {f"{word}NAME" if word.endswith("_") else word for word in (*VARIABLES, *PREFIXES, *OF_TESTS)}
+    assert variables == known, "one that is not known is refused"
 
 
 def test_every_event_is_listed_with_its_own_fields() -> None:

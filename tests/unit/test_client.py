@@ -452,6 +452,7 @@ def test_a_failed_run_raises_when_asked_to(mill: Tidemill) -> None:
         run.raise_for_status()
     assert str(raised.value) == "run bad of failing FAILED at node a: no <b>luck</b> [broken]"
     assert isinstance(raised.value, tidemill.TidemillError)
+    assert not hasattr(raised.value, "__notes__"), "a failure without an exception has no place"
     assert (raised.value.run_id, raised.value.node, raised.value.code) == ("bad", "a", "broken")
     assert repr(run) == (
         "RunView('bad', workflow='failing@1', status='FAILED', failed_node='a', error='no <b>luck</b> [broken]')"
@@ -602,6 +603,11 @@ def test_notebooks_see_the_traceback_what_was_handled_and_no_children(mill: Tide
     python: dict[str, Any] = {"type": "python", "retry": 1, "config": {"function": "lookup"}}
     run = mill.run({"name": "lookup", "nodes": [{"id": "a", **python}]})
     assert "error=\"KeyError: 'missing' [exception]\"" in repr(run)
+    with pytest.raises(tidemill.RunFailed) as raised:
+        run.raise_for_status()
+    (note,) = raised.value.__notes__
+    assert note.splitlines()[1:3] == ["Where the step raised it:", "Traceback (most recent call last):"]
+    assert 'return {"a": 1}["missing"]' in note and "KeyError: 'missing'" in note
     html = run._repr_html_()
     assert "KeyError: &#x27;missing&#x27; [exception]" in html and "<pre>Traceback (most recent call last)" in html
     handled = mill.run({"name": "handled", "nodes": [{"id": "a", "on_error": "continue", **python}]})

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import tidemill
+from tidemill.api.server_settings import ServerSettings
 from tidemill.errors import Rejected
 from tidemill.security.grants import ImportGrants, SecretGrant
-from tidemill.settings import ServerSettings, Settings, ignored_config, read_settings, unknown_variables
+from tidemill.settings import OTHER_VARIABLES, VARIABLES, Settings, ignored_config, read_settings
 
 FULL = """
 imports = ["shop.tasks", "shop.billing:charge"]
@@ -210,9 +212,63 @@ def test_a_database_of_no_known_kind_is_refused(tmp_path: Path, url: str) -> Non
     assert problems(file) == [("database_unknown", f"{file}: databases.crm")]
 
 
-def test_a_variable_that_is_cut_short_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMILL_EGRESS", "x")
-    assert [each.hint for each in unknown_variables()] == ["did you mean `TIDEMILL_EGRESS_ALLOW`?"]
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("TIDEMILL_STOER", "TIDEMILL_STORE"),
+        ("TIDEMILL_IMPORT", "TIDEMILL_IMPORTS"),
+        ("TIDEMILL_EGRESS", "TIDEMILL_EGRESS_ALLOW"),
+        ("TIDEMILL_SERVER_URL", "TIDEMILL_SERVER"),
+        ("TIDEMILL_SECRT_CRM", "TIDEMILL_SECRET_CRM"),
+        ("TIDEMILL_DATABASES_CRM", "TIDEMILL_DATABASE_CRM"),
+        ("TIDEMILL_DATABASE", "TIDEMILL_DATABASE_NAME"),
+        ("TIDEMILL_ZORK", ""),
+        ("TIDEMILL_SHOP_CRM_TOKEN", ""),
+        ("TIDEMILL_", ""),
+    ],
+)
+def test_a_variable_that_nothing_reads_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, meant: str) -> None:
+    monkeypatch.setenv(name, "its-value")
+    with pytest.raises(Rejected) as refused:
+        read_settings()
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.path) == ("variable_unknown", name)
+    assert "unset it" in problem.hint and "its-value" not in f"{problem}"
+    assert problem.hint.startswith(f"did you mean `{meant}`?" if meant else "unset it")
+    with pytest.raises(Rejected, match=name):
+        tidemill.open("memory://")
+    with pytest.raises(Rejected, match=name):
+        tidemill.connect()
+    with tidemill.open("memory://", settings=Settings()) as mill:
+        assert list(mill.runs()) == [], "settings that are given are not read from the environment"
+
+
+def test_unknown_variables_are_told_with_everything_else_that_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMILL_ZORK", "x")
+    file = written(tmp_path / "tidemill.toml", "shel = true")
+    assert problems(file) == [("variable_unknown", "TIDEMILL_ZORK"), ("setting_invalid", f"{file}: shel")]
+    assert problems(tmp_path / "none.toml") == [("variable_unknown", "TIDEMILL_ZORK"), ("config_missing", "--config")]
+    broken = written(tmp_path / "broken.toml", "shell = ")
+    assert problems(broken) == [("variable_unknown", "TIDEMILL_ZORK"), ("config_unreadable", f"{broken}")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("TIDEMILL_SECRET_ANYTHING", "TIDEMILL_GOLDEN", "TIDEMILL_TEST_REDIS"),
+        *("TIDEMILL_SERVICE_HOST", "TIDEMILL_SERVICE_PORT", "TIDEMILL_SERVICE_PORT_HTTP", "TIDEMILL_PORT"),
+        *("TIDEMILL_PORT_8321_TCP", "TIDEMILL_PORT_8321_TCP_ADDR", "TIDEMILL_SERVER_PORT", "TIDEMILL_WEB_SERVICE_HOST"),
+        *(each for each in OTHER_VARIABLES if each != "TIDEMILL_CONFIG"),
+    ],
+)
+def test_variables_of_the_product_its_tests_and_kubernetes_are_known(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "tcp://10.3.2.1:8321")
+    assert read_settings() == Settings()
+    assert set(OTHER_VARIABLES) < set(VARIABLES)
 
 
 def test_every_wrong_entry_of_a_list_is_told(tmp_path: Path) -> None:

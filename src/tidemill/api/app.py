@@ -35,7 +35,7 @@ from tidemill.api.routes import (
     workflows,
 )
 from tidemill.api.schemas import JSON, PROBLEM, AnswerSchemas
-from tidemill.api.server_limits import ServerLimits
+from tidemill.api.server_settings import ServerLimits
 from tidemill.api.streams import LiveStreams
 from tidemill.api.web_files import add_web_files
 from tidemill.engine.engine import Engine

@@ -22,7 +22,7 @@ from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemill.api.server_limits import ServerLimits
+from tidemill.api.server_settings import ServerLimits
 from tidemill.engine.engine import Engine
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.security.roles import Principal

@@ -208,7 +208,10 @@ def _keep_key(context: click.Context, parameter: click.Parameter, path: str | No
 
 
 def _place(context: click.Context, parameter: click.Parameter, store: str | None) -> str | None:
-    """The store, or the server that is asked instead of it."""
+    """The store, or the server that is asked instead of it; a misspelt variable would mean another one."""
+    from tidemill.settings import refuse_unknown_variables
+
+    refuse_unknown_variables()
     if _SERVER not in context.meta:
         return store
     source = context.get_parameter_source(parameter.name or "")
@@ -376,13 +379,17 @@ def retention(days: float | None, keep_runs: bool) -> float | None:
     return RETENTION_BY_STORE if days is None else days
 
 
+def is_given(name: str) -> bool:
+    """Whether an option was given on the command line."""
+    return click.get_current_context().get_parameter_source(name) in _ASKED
+
+
 def refuse_given(why: str, *names: str) -> None:
     """Refuse options that were given on the command line, and that another one makes pointless."""
-    context = click.get_current_context()
-    given = [name for name in names if context.get_parameter_source(name) in _ASKED]
+    given = [name for name in names if is_given(name)]
     if given:
         shown = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise click.UsageError(f"{why}: leave out {shown}.", context)
+        raise click.UsageError(f"{why}: leave out {shown}.", click.get_current_context())
 
 
 def on_store(*, creates: bool = False, own: bool = False) -> Decorator:

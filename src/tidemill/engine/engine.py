@@ -487,8 +487,8 @@ class Engine:
     ) -> list[str]:
         """Start a run for each of the `inputs` and return their ids once all are durable.
 
-        All inputs are checked first: if one is refused, no run is started. After an error some runs may have started;
-        with `keys`, one for each input, the call can be repeated. `workflow` is what `start` takes.
+        All inputs and keys are checked first: if one is refused, no run is started. After an error some runs may have
+        started; with `keys`, one for each input, the call can be repeated. `workflow` is what `start` takes.
         """
         flow = None if isinstance(workflow, str) else authored(workflow)
         if isinstance(inputs, (str, bytes, Mapping)) or not isinstance(inputs, Iterable):

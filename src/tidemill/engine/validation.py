@@ -10,17 +10,19 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tidemill.blobs.contract import MARKED, Blobs, files_in
 from tidemill.blobs.payloads import NotJson, encode_text, given_text
 from tidemill.engine.attempts.results import as_payload, unknown_file
+from tidemill.engine.versions import Version
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.errors import kind_of
 from tidemill.expressions.limits import deeper_than
 from tidemill.expressions.schema import compile_schema
+from tidemill.kernel.commands import Start
 from tidemill.kernel.document.fields import SECONDS_MAX
 from tidemill.kernel.events import INLINE_BYTES_MAX, Payload
 
@@ -188,6 +190,19 @@ def check_run_id(run_id: Any) -> None:
         raise rejected("run_key_invalid", "a run's key does not begin with @, as @last does", hint=hint)
 
 
+def check_keys(keys: Sequence[Any], inputs: int) -> None:
+    """Refuse keys that are not one for each of the inputs."""
+    hint = "give each input a key of its own, or leave `keys` out"
+    if len(keys) != inputs:
+        message = f"`inputs` has {inputs}, `keys` has {len(keys)}"
+        raise rejected("keys_mismatch", message, path="/keys", hint=hint)
+    first: dict[str, int] = {}
+    for number, key in enumerate(keys):
+        if isinstance(key, str) and (other := first.setdefault(key, number)) != number:
+            message = f"inputs {other} and {number} have the same key {key}"
+            raise rejected("keys_mismatch", message, path=f"/keys/{number}", hint=hint)
+
+
 Seconds = float | timedelta
 """How long callers are ready to wait, or a run may take."""
 
@@ -220,6 +235,33 @@ def check_deadline(seconds: Any) -> int | None:
         message = "a deadline is a number of seconds from 0.001 to ten years"
         raise rejected("deadline_invalid", message, path="/deadline_seconds", hint="leave it out for none")
     return max(1, round(seconds * 1_000))
+
+
+class StartOptions(NamedTuple):
+    """What the runs of one call have in common, checked."""
+
+    tag_used: str
+    labels: dict[str, str]
+    submitted_by: str
+    correlation_id: str
+    trace: str
+    deadline_ms: int | None
+
+    def command(self, version: Version, inputs: Payload, request: str) -> Start:
+        """The start of a run; `request` tells a repetition from another start."""
+        return Start(
+            id=f"start:{request}",
+            version=version.version,
+            digest=version.digest,
+            inputs=inputs,
+            labels=self.labels,
+            submitted_by=self.submitted_by,
+            actor=self.submitted_by or None,
+            correlation_id=self.correlation_id,
+            trace=self.trace,
+            tag_used=self.tag_used,
+            deadline_ms=self.deadline_ms,
+        )
 
 
 def check_command_id(command_id: Any) -> None:

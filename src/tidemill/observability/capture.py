@@ -92,8 +92,11 @@ class TeeStream(io.TextIOBase):
         """Whose unfinished line was ended last."""
 
     def remove(self) -> None:
-        for label in list(self._held):
-            self.release(label)
+        if self._held:
+            for label in list(self._held):
+                self.release(label)
+            with self._despite_lost_reader():
+                self.behind.flush()
         if getattr(sys, self._source) is self:
             setattr(sys, self._source, self._stream)
 

@@ -31,6 +31,7 @@ from tidemill.remote.services import (
     RemoteWorkers,
     RemoteWorkflows,
 )
+from tidemill.settings import refuse_unknown_variables
 
 KEY_VARIABLE = "TIDEMILL_KEY"
 SERVER_VARIABLE = "TIDEMILL_SERVER"
@@ -104,6 +105,8 @@ class RemoteEngine(Engine):
 
 def remote_engine(url: str | None, key: str | None) -> RemoteEngine:
     """An engine for a server; by default that of TIDEMILL_SERVER, with the key of TIDEMILL_KEY."""
+    if not url or not key:
+        refuse_unknown_variables()
     return RemoteEngine(
         url or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER, key or os.environ.get(KEY_VARIABLE) or None
     )

@@ -34,7 +34,7 @@ from tidemill.engine.services.inspection import InspectionService
 from tidemill.engine.services.patches import PatchService
 from tidemill.engine.services.run_actions import UNSET
 from tidemill.engine.services.runs import LAST, RunPage, RunService
-from tidemill.engine.validation import Seconds, in_seconds, timeout_of
+from tidemill.engine.validation import Seconds, check_keys, in_seconds, timeout_of
 from tidemill.engine.views import RunView
 from tidemill.errors import Problem, Rejected, ServerUnavailable, Unavailable, not_ended, rejected
 from tidemill.kernel.model import decode_workflow
@@ -162,9 +162,7 @@ class RemoteRuns(RemoteService):
     ) -> list[str]:
         given = list(inputs)
         named = [uuid4().hex for _ in given] if keys is None else list(keys)
-        if len(named) != len(given) or len(set(named)) != len(named):
-            message = f"{len(named)} keys, {len(set(named))} of them different, for {len(given)} inputs"
-            raise rejected("keys_mismatch", message, path="/keys", hint="give a unique key for each input")
+        check_keys(named, len(given))
         shared = {
             "workflow": workflow,
             "labels": dict(labels or {}),

@@ -243,6 +243,9 @@ class SimulatedMill:
         for _ in range(workers):
             self._wait(self._start_worker())
 
+    def __repr__(self) -> str:
+        return f"<SimulatedMill {'closed' if self._closed else 'open'}, {self.clock.now.isoformat(timespec='seconds')}>"
+
     # What a test gives
 
     def fake(self, node: Faked, fake: Any) -> None:

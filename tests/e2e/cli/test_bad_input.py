@@ -128,7 +128,17 @@ def test_hostile_text_cannot_reach_the_terminal(inside: InProcessCli, tmp_path: 
 
 HINTED: dict[str, tuple[str, list[str], str]] = {
     "a missing input": (FLOW, [], "it takes an integer"),
-    "inputs of the command line": (FLOW, [], "give inputs with -i NAME=VALUE"),
+    "inputs of the command line": (FLOW, [], "give inputs with -i n=…"),
+    "inputs with odd names": (
+        'name: f\ninputs: {required: ["a b", c], properties: {c: {type: integer}}}\nnodes: [{id: a, type: value}]',
+        ["-i", "c=x"],
+        "give inputs with -i 'a b'=…",
+    ),
+    "inputs that fit no schema": (
+        "name: f\ninputs: {minProperties: 1}\nnodes: [{id: a, type: value}]",
+        [],
+        "give inputs with -i NAME=VALUE",
+    ),
     "a store without a scheme": (FLOW, ["-i", "n=1", "--store", "runs.db"], "write sqlite:///runs.db"),
     "a sign of another language": (
         "name: f\nnodes: [{id: a, type: value, when: 'inputs.n >> 2'}]",

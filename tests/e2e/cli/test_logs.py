@@ -36,6 +36,9 @@ def told():
         time.sleep(0.02)
     print("step", 1)
 
+def endless():
+    print("has no end", end="")
+
 def parts():
     for word in ("one ", "two ", "three"):
         yield word
@@ -55,6 +58,13 @@ name: talkative
 nodes:
   - {id: a, type: python, config: {function: "talker_fns:talk", args: {n: 2}}, dependents: [b]}
   - {id: b, type: python, config: {function: "talker_fns:talk"}}
+"""
+
+ITEMS = """
+name: items
+nodes:
+  - {id: a, type: python, config: {function: "talker_fns:endless"}}
+  - {id: m, type: python, map: {over: [1, 2]}, config: {function: "talker_fns:slowly"}}
 """
 
 
@@ -160,9 +170,18 @@ def test_a_live_display_is_not_overheard(folder: Path, inside: InProcessCli) -> 
     """On a terminal, what functions print appears above the display; only what they printed is kept."""
     code, written = on_terminal("run", flow_of(folder, "slowly"), cwd=folder)
     assert code == 0
-    assert "step 3" in shown(written)
+    assert "[a] step 3" in shown(written)
     (run,) = inside("runs", "list", "--json").json["runs"]
     assert inside("runs", "logs", run["run_id"], "a").out.splitlines() == [f"step {number}" for number in range(4)]
+
+
+def test_lines_above_a_live_display_begin_with_their_node(folder: Path) -> None:
+    (folder / "items.yaml").write_text(ITEMS)
+    code, written = on_terminal("run", "items.yaml", cwd=folder)
+    lines = [line.rstrip() for line in shown(written).splitlines()]
+    assert code == 0
+    assert {"[a] has no end", "[m[0]] step 0", "[m[1]] step 3"} <= set(lines)
+    assert lines.index("[a] has no end") < next(n for n, line in enumerate(lines) if line.startswith("✓ m"))
 
 
 def test_what_is_shown_live_stands_between_the_events(capsys: pytest.CaptureFixture[str]) -> None:

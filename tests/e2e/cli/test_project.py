@@ -177,7 +177,8 @@ def test_settings_are_checked(inside: InProcessCli, operator: Path, monkeypatch:
     assert inside("config", "check").out == f"✓ {operator}: no problems found\n"
     monkeypatch.setenv("TIDEMILL_SHEL", "on")
     checked = inside("config", "check")
-    assert checked.code == 0 and "TIDEMILL_SHEL" in checked.err and "TIDEMILL_SHELL" in checked.err
+    assert checked.code == 2 and "TIDEMILL_SHEL " in checked.err and "`TIDEMILL_SHELL`" in checked.err
+    monkeypatch.delenv("TIDEMILL_SHEL")
     wrong = operator.with_name("wrong.toml")
     wrong.write_text("egres = []\nshell = 3\n")
     refused = inside("config", "check", str(wrong), "--json")

@@ -100,14 +100,37 @@ def test_a_failure_names_the_node_the_code_the_place_and_the_cause(folder: Path)
     assert ended.code == main.FAILED
     assert "↻ books" in ended.out
     assert "○ after" in ended.out and "not reached: node books failed" in ended.out
+    assert re.search(r"✗ books .* 2 attempts · .*the books do not add up\\x1b\[31m \[exception\]\n", ended.out)
     explained = ended.out[ended.out.index("✗ failed at books") :]
-    assert "the books do not add up\\x1b[31m [exception]" in explained
     assert "my_steps.py:17, in broken" in explained
     assert "cause  ValueError: invalid literal" in explained
-    assert "2 attempts" in explained
+    assert not re.search("^  (error|tries) ", explained, re.MULTILINE), "the row above has told it"
     shown = explained[explained.index("  Traceback (most recent call last):") :]
     assert 'my_steps.py", line 17, in broken' in shown and "tidemill" not in shown.partition("→")[0]
     assert ended.out.count("Traceback") == 2, "of the error and of its cause"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        ("- {id: a, type: fail, config: {message: it rains}}", True),
+        ("- {id: a, type: fail, config: {message: it rains}}\n- {id: b, type: value, dependencies: [a]}", True),
+        (f"- {{id: a, type: fail, config: {{message: {'it rains ' * 30}}}}}", False),
+        ('- {id: a, type: fail, config: {message: "it rains\\n\\ncats"}}', False),
+    ],
+)
+def test_a_failure_is_told_once_where_its_row_tells_all(
+    inside: InProcessCli, folder: Path, nodes: str, told: bool
+) -> None:
+    file = document(folder, nodes)
+    ended = inside("run", file)
+    assert ("\n  error  it rains" in ended.out) is not told
+    assert not told or ended.out.count("it rains") == 1
+    quiet = inside("run", file, "--quiet").err
+    assert quiet.startswith("✗ failed at a\n  error  it rains"), "no row is printed"
+    shown = inside("runs", "show", "@last").out
+    assert shown.count("\nerror    a: it rains") == 1
+    assert re.search(r"^✗  a  FAILED +<?\d+ ms$", shown, re.MULTILINE), "the facts above have it"
 
 
 def test_functions_are_found_beside_the_document_and_in_the_working_directory(

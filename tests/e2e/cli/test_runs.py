@@ -392,6 +392,12 @@ def test_an_action_on_all_runs_of_a_query(cli_store: CliStore) -> None:
     told = cli_store.fine("runs", "bulk", "pause", "status:cancelled", "-y")
     assert told == "nothing was done\n→ 1 run skipped: pause has no effect\n"
     assert cli_store.fine("runs", "bulk", "cancel", "workflow:nothing", "-y").startswith("nothing was done")
+    for query, said in (
+        ("workflow:nothing", "nothing was done: no run matches\n"),
+        ("status:cancelled", "nothing was done\n→ 1 run skipped: cancel has no effect\n"),
+    ):
+        assert cli_store.fine("runs", "bulk", "cancel", query) == said, "there is nothing to confirm"
+    assert cli_store.json("runs", "bulk", "cancel", "workflow:nothing")["runs"] == []
     (problem,) = cli_store.refused("runs", "bulk", "cancel", "statuss:failed", "-y")
     assert "did you mean `status`?" in problem["hint"]
 

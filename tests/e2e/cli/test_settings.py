@@ -152,3 +152,51 @@ def test_config_check_takes_the_file_as_other_commands_do(inside: InProcessCli, 
     named = grant(folder / "named.toml", "shel = true\n")
     for options in ((str(named),), ("--config", str(named))):
         assert "did you mean `shell`?" in inside("config", "check", *options).err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            ("runs", "list"),
+            ("runs", "list", "--store", "memory://"),
+            ("runs", "show", "@last"),
+            ("worker",),
+            ("doctor",),
+        ),
+        *(("run", "../documents/hello.yaml"), ("validate", "../documents/hello.yaml"), ("config", "show")),
+        *(("graph", "../documents/hello.yaml"), ("verify", "../documents/hello.yaml"), ("config", "check")),
+        ("runs", "list", "--server", "http://127.0.0.1:9"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_before_anything_is_done(
+    inside: InProcessCli, folder: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TIDEMILL_STOER", "sqlite:///other.db")
+    ended = inside(*command)
+    assert ended.code == 2
+    assert "TIDEMILL_STOER" in ended.err and "did you mean `TIDEMILL_STORE`? Otherwise unset it" in ended.err
+    assert (ended.out, os.listdir()) == ("", [])
+    assert inside(*command, "--help").code == 0
+
+
+def test_config_show_has_the_variables_that_are_set_without_passwords(
+    inside: InProcessCli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert inside("config", "show", "--json").json["variables"] == {}
+    named = str(grant(folder / "named.toml"))
+    for name, value in (
+        ("TIDEMILL_CONFIG", named),
+        ("TIDEMILL_STORE", "postgresql://mill:canary@db.example.com/mill"),
+        ("TIDEMILL_SERVER", "https://tidemill.example.com"),
+        ("TIDEMILL_KEY", "tk_canary"),
+        ("TIDEMILL_ARCHIVE", "s3://old/runs"),
+    ):
+        monkeypatch.setenv(name, value)
+    shown = inside("config", "show")
+    assert "canary" not in shown.out and "TIDEMILL_STORE: postgresql://mill:***@db.example.com/mill" in shown.out
+    variables = inside("config", "show", "--json").json["variables"]
+    assert (variables["TIDEMILL_KEY"], variables["TIDEMILL_CONFIG"]) == ("given", named)
+    other = str(grant(folder / "other.toml"))
+    found = inside("config", "show", "--config", other, "--json").json
+    assert found["file"] == other and "TIDEMILL_CONFIG" not in found["variables"]

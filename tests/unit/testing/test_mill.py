@@ -42,6 +42,14 @@ def test_a_time_out_of_four_hours(mill: SimulatedMill) -> None:
     assert timedelta(hours=4) < mill.clock.now - BEGIN < timedelta(hours=4, minutes=2)
 
 
+def test_a_simulation_tells_its_time(open_mill: Opens) -> None:
+    mill = open_mill()
+    assert repr(mill) == f"<SimulatedMill open, {BEGIN.isoformat()}>"
+    mill.clock.advance(hours=1)
+    mill.close()
+    assert repr(mill) == f"<SimulatedMill closed, {(BEGIN + timedelta(hours=1)).isoformat()}>"
+
+
 def test_a_decision_in_time(mill: SimulatedMill) -> None:
     mill.fake("pay", lambda amount: {"paid": amount})
     run = mill.start(ASK, {"amount": 12})

@@ -11,8 +11,9 @@ from typing import Any
 import click
 import msgspec
 
+from tidemill.api.server_settings import ServerSettings
 from tidemill.cli import main, options
-from tidemill.cli.options import new_group
+from tidemill.cli.options import KEY_VARIABLE, new_group
 from tidemill.cli.render.tables import print_facts, print_hint
 from tidemill.cli.render.terminal import (
     console,
@@ -20,7 +21,6 @@ from tidemill.cli.render.terminal import (
     in_short,
     print_json,
     print_refusal,
-    print_warnings,
     report_problems,
     supports_unicode,
 )
@@ -28,7 +28,8 @@ from tidemill.cli.session import StoreSession
 from tidemill.cli.user_code import warn_of_ignored_config
 from tidemill.client import Tidemill
 from tidemill.errors import Problem, Rejected, rejected
-from tidemill.settings import ServerSettings, Settings, TenantGrants, read_settings, unknown_variables
+from tidemill.settings import CONFIG_VARIABLE, OTHER_VARIABLES, Settings, TenantGrants, read_settings
+from tidemill.storage_urls import without_password
 
 # init
 
@@ -220,7 +221,6 @@ def show_command(as_json: bool) -> int:
         print_json(shown)
         return main.OK
     print_facts((name, _words(value)) for name, value in shown.items())
-    _warn()
     return main.OK
 
 
@@ -238,21 +238,15 @@ def check_command(file: str | None, as_json: bool) -> int:
     if file is None:
         warn_of_ignored_config()
     if as_json:
-        print_json({"file": _words(found.source), "warnings": [each.message for each in unknown_variables()]})
+        print_json({"file": _words(found.source)})
         return main.OK
     print(f"✓ {found.source or 'no configuration file'}: no problems found")
-    _warn()
     return main.OK
 
 
-def _warn() -> None:
-    print_warnings(unknown_variables(), sys.stderr)
-
-
 def _shown(settings: Settings) -> Iterator[tuple[str, Any]]:
-    from tidemill.storage_urls import without_password
-
     yield "file", None if settings.source is None else str(settings.source)
+    yield "variables", dict(_variables())
     yield "grants", in_short(settings.granted)
     imports = settings.imports
     yield "imports", None if imports is None else list(imports.patterns)
@@ -277,6 +271,15 @@ def _shown(settings: Settings) -> Iterator[tuple[str, Any]]:
     yield from _fields("tracing", settings.tracing)
     yield from _server(settings.server)
     yield "tenants", {name: dict(_granted(each)) for name, each in settings.tenants.items()}
+
+
+def _variables() -> Iterator[tuple[str, str]]:
+    """The variables that are set and are no grants; the others are shown as the settings that they make."""
+    # The option sets the variable, too.
+    named = (CONFIG_VARIABLE,) if options.is_given("config") else ()
+    for name in OTHER_VARIABLES:
+        if name not in named and (value := os.environ.get(name)):
+            yield name, "given" if name == KEY_VARIABLE else without_password(value)
 
 
 def _fields(table: str, settings: msgspec.Struct) -> Iterator[tuple[str, Any]]:

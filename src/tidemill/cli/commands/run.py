@@ -30,7 +30,7 @@ from tidemill.cli.options import is_server
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
 from tidemill.cli.render.lists import asked_of, decide_command, may_decide, print_decision
-from tidemill.cli.render.progress import Lines, QuietWatcher
+from tidemill.cli.render.progress import Lines, QuietWatcher, node_of
 from tidemill.cli.render.runs import print_end, print_quietly, print_trouble, reference
 from tidemill.cli.render.tables import names, print_facts, report_refusal
 from tidemill.cli.render.terminal import (
@@ -306,9 +306,7 @@ def _interrupted(board: RunProgress) -> int:
 def _whole_lines() -> Iterator[TextIO]:
     """What functions print and the lines about the run do not share a line; a reader that is gone stops nothing."""
     capture = OutputCapture()
-    # Beside the live display of a terminal nothing is mixed.
-    drawn = supports_unicode() and not in_background(sys.stdout)
-    capture.install(lines=True, marks=None if drawn else lambda label: label.partition(" ")[2])
+    capture.install(lines=True, marks=node_of)
     try:
         yield sys.stdout
     finally:

@@ -347,11 +347,11 @@ def bulk_command(
             left_out.append(mill.count(" ".join(query)) - mill.count(text))
         if not (given["dry_run"] or yes):
             found = mill.bulk(action, text, **{**given, "dry_run": True})
+            if not found.done:
+                return found
             if session.as_json or not can_prompt():
                 message = f"{action} would act on {counted(found.done, 'run')}"
                 raise rejected("confirmation_missing", message, hint="add --yes, or look first: --dry-run")
-            if not found.done:
-                return found
             if not click.confirm(f"{action} {counted(found.done, 'run')}?"):
                 refused.append(action)
                 return replace(found, runs=())

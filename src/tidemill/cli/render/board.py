@@ -84,6 +84,8 @@ class RunProgress:
         self.failed_node = ""
         self.error: Mapping[str, Any] | None = None
         self.tolerated = 0
+        self.told = ""
+        """The node whose failure stands, with its reason, in the last rows that were printed."""
         self._times = VisitTimes()
         self._busy: dict[str, NodeProgress] = {}
         self._failed: dict[str, NodeProgress] = {}
@@ -291,15 +293,15 @@ def _happening(row: NodeProgress, now_ms: int) -> str:
         case "RETRYING" if row.until_ms is not None and row.until_ms <= now_ms:
             return f"attempt {row.attempt + 1}"
         case "RETRYING":
-            return f"attempt {row.attempt} failed: {_blame(row)} · retry in {left}"
+            return f"attempt {row.attempt} failed: {blame(row)} · retry in {left}"
         case "WAITING":
             return _waiting(row, left)
         case "TOLERATED":
-            return f"failed, tolerated: {_blame(row)}"
+            return f"failed, tolerated: {blame(row)}"
         case "UNREACHED":
-            return f"not reached: {_blame(row)}"
+            return f"not reached: {blame(row)}"
         case "FAILED":
-            return _blame(row)
+            return blame(row)
         case "SKIPPED":
             return (
                 "skipped" if row.reason in ("", NOT_TAKEN) else f"skipped: {one_line(row.reason, REASON_COLUMNS_MAX)}"
@@ -318,7 +320,8 @@ def _waiting(row: NodeProgress, left: str) -> str:
     return f"waits for {one_line(reason, REASON_COLUMNS_MAX)}{agreed}" + (f", {left} left" if left else "")
 
 
-def _blame(row: NodeProgress) -> str:
+def blame(row: NodeProgress) -> str:
+    """Why a node failed, as its row tells it."""
     reason = one_line(row.reason, REASON_COLUMNS_MAX)
     return reason if row.code in ("", NOT_REACHED) else f"{reason} [{row.code}]"
 

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tidemill.cli.render.board import SIGNS, NodeProgress, Phase, RunProgress, detail, duration
-from tidemill.cli.render.progress import AgentTurns
+from tidemill.cli.render.progress import AgentTurns, node_of
 from tidemill.cli.render.terminal import BOLD, CYAN, DIM, GREEN, RED, YELLOW, room, sanitize, truncate
 from tidemill.observability.capture import OutputCapture
 
@@ -71,7 +71,7 @@ class Display:
 
     def __enter__(self) -> Self:
         """Draw. What functions print appears above it, and is captured before it is mixed with what is drawn."""
-        self._capture.install(lambda stream: cast(TextIO, FileProxy(self._console, stream)))
+        self._capture.install(lambda stream: cast(TextIO, FileProxy(self._console, stream)), marks=node_of)
         self._live.start(refresh=True)
         return self
 
@@ -96,10 +96,11 @@ class Display:
 
     def leave(self) -> None:
         """Stop drawing, so that the terminal can be used for something else."""
-        self._live.stop()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._capture.remove()
+        for stop in (self._live.stop, self._capture.remove):
+            # A line without its end appears above, too.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            stop()
 
     def enter(self) -> None:
         """Draw again, below whatever was written meanwhile."""
@@ -114,7 +115,11 @@ class Display:
             height = max(3, min(ROWS_MAX, self._console.height - LINES_BESIDE_ROWS))
             rows = self._board.window(height)
             width = min(max((len(row.name) for row in rows), default=0), NAME_COLUMNS_MAX)
-            lines = [self._header(now_ms), self._progress(), Text(), *(self._row(row, width, now_ms) for row in rows)]
+            shown = {row.name: self._row(row, width, now_ms) for row in rows}
+            failed = shown.get(self._board.failed_node)
+            fits = failed is not None and failed.cell_len <= self._console.width
+            self._board.told = self._board.failed_node if fits else ""
+            lines = [self._header(now_ms), self._progress(), Text(), *shown.values()]
             rest = len(self._board.rows) - len(rows)
             if rest:
                 lines.append(Text(f"… and {rest:,} more", style="dim"))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from tidemill.cli.render.board import SIGNS, NodeProgress, RunProgress, detail, duration, passes
+from tidemill.cli.render.board import SIGNS, NodeProgress, Phase, RunProgress, detail, duration, passes
 from tidemill.cli.render.tables import dotted, snippet
 from tidemill.cli.render.terminal import (
     BOLD,
@@ -27,8 +27,16 @@ from tidemill.cli.render.terminal import (
     text_lines,
 )
 
+FOLLOWING: frozenset[Phase] = frozenset({"CANCELLED", "SKIPPED", "UNREACHED"})
+FOLLOWING_MAX = 10
+"""Rows that may follow from a failure and stand between it and what is said of the run."""
 TEXT_LINES_MAX = 12
 """Lines of what a model said in a turn; the transcript has all."""
+
+
+def node_of(label: str) -> str:
+    """What stands before a line that a function prints: its node, without its run."""
+    return label.partition(" ")[2]
 
 
 class Told(NamedTuple):
@@ -163,7 +171,7 @@ class Lines(QuietWatcher):
 
     def __init__(self, board: RunProgress) -> None:
         super().__init__(board)
-        self._turns, self._paint = AgentTurns(), Styler()
+        self._turns, self._paint, self._following = AgentTurns(), Styler(), 0
         self._width = min(32, max((len(name) for name in board.rows), default=0))
 
     def __enter__(self) -> Self:
@@ -178,6 +186,9 @@ class Lines(QuietWatcher):
         goes_round = (event.get("route") or {}).get("again") and not event.get("taken")
         if row is not None and not goes_round:
             print(self._line(row, event), flush=True)
+            self._following = self._following + 1 if row.phase in FOLLOWING else 0
+            if row.phase == "FAILED" or not 0 < self._following <= FOLLOWING_MAX:
+                self._board.told = row.name if row.phase == "FAILED" else ""
 
     def skip(self, event: Mapping[str, Any]) -> None:
         super().skip(event)

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
-from tidemill.cli.render.board import NOT_REACHED, RunProgress, duration, items_told
+from tidemill.cli.render.board import NOT_REACHED, RunProgress, blame, duration, items_told
 from tidemill.cli.render.board import SIGNS as PHASE_SIGNS
 from tidemill.cli.render.tables import (
     EXCEPTION,
@@ -135,7 +135,7 @@ def print_trouble(view: RunView, board: RunProgress) -> None:
 
 
 def explained(board: RunProgress) -> list[tuple[str, str]]:
-    """The first failure in labelled lines: what, where, what to do, what caused it."""
+    """The first failure in labelled lines: what, where, what to do, what caused it; what a row has told is left out."""
     error: Mapping[str, Any] = board.error or {}
     code, message = error.get("code", ""), str(error.get("message", ""))
     kind, index, row = error.get("type"), error.get("index", -1), board.rows.get(board.failed_node)
@@ -144,14 +144,16 @@ def explained(board: RunProgress) -> list[tuple[str, str]]:
     if code == CHILD_FAILED:
         # Codes only: the message and the traceback are those of the child.
         causes = []
+    said = error_words(error)
+    told = row is not None and board.told == row.name and blame(row) == sanitize(said)
     facts = (
-        ("error", error_words(error)),
+        ("error", "" if told else said),
         ("type", kind if kind != "Fail" and code != EXCEPTION else ""),
         ("item", str(index) if index >= 0 else ""),
         ("at", _place(error.get("traceback") or "")),
         ("hint", error.get("hint")),
         *_reasons(causes),
-        ("tries", f"{row.attempt} attempts" if row is not None and row.attempt > 1 else ""),
+        ("tries", f"{row.attempt} attempts" if row is not None and row.attempt > 1 and not told else ""),
     )
     return [(label, sanitize(text)) for label, text in facts if text]
 
@@ -245,10 +247,13 @@ def _print_failure(board: RunProgress, elapsed: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    facts, lines = explained(board), traceback_lines(board.error)
+    if not facts and not lines:
+        _say(f"✗ {title}", "bold red")
+        return
     table = Table.grid(padding=(0, 2))
-    for label, text in explained(board):
+    for label, text in facts:
         table.add_row(Text(label, style="dim"), Text(text, style="bold" if label == "error" else ""))
-    lines = traceback_lines(board.error)
     body = Group(table, Text("\n".join(["", *lines]), style="dim")) if lines else table
     console().print(Panel(body, title=f"✗ {title}", title_align="left", border_style="red", expand=False))
 
@@ -379,7 +384,9 @@ def _print_nodes(view: RunView, whys: Mapping[str, str], took: Mapping[str, int]
     lines = []
     for name, node in chosen:
         status = _status(node)
-        about = _about(node, whys.get(name, ""), past=past)
+        # The facts above the nodes have the error of the run.
+        is_told = name == view.failed_node and node["error"] == view.error
+        about = _about(node | {"error": None} if is_told else node, whys.get(name, ""), past=past)
         lines.append(Line((SIGNS.get(status, " "), name, status, spent.get(name, ""), about)))
     print_table(heads, lines[:NODES_SHOWN_MAX])
     if len(lines) > NODES_SHOWN_MAX:

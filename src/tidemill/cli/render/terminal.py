@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import threading
@@ -268,14 +269,27 @@ def print_refusal(problems: Sequence[Problem]) -> None:
     """Print to stderr what is wrong with what the caller gave."""
     if len(problems) > 1 or problems[0].path:
         print_problems(f"✗ refused: {counted(len(problems), 'problem')}", problems, sys.stderr)
-        if any((each.code, each.path) == ("inputs_invalid", "/inputs") for each in problems):
-            print("  give inputs with -i NAME=VALUE", file=sys.stderr)
+        inputs = [each.message for each in problems if (each.code, each.path) == ("inputs_invalid", "/inputs")]
+        if inputs:
+            print(f"  give inputs with {_as_options(inputs)}", file=sys.stderr)
         return
     (only,) = problems
     paint = Styler(sys.stderr)
     print(f"{paint('✗', RED)} {sanitize(only.message)} {paint(f'[{only.code}]', DIM)}", file=sys.stderr)
     if only.hint:
         print(f"  {paint('→ ' + sanitize(only.hint), DIM)}", file=sys.stderr)
+
+
+_MISSING_KEY = re.compile(r'the key ("(?:[^"\\]|\\.)*") is missing')
+_OPTIONS_SHOWN_MAX = 5
+
+
+def _as_options(messages: Sequence[str]) -> str:
+    """The options with which a command gets the inputs that are missing."""
+    missing = [json.loads(found[1]) for each in messages if (found := _MISSING_KEY.fullmatch(each))]
+    options = [f"-i {shlex.quote(name)}=…" for name in missing[:_OPTIONS_SHOWN_MAX]]
+    more = ["…"] if len(missing) > _OPTIONS_SHOWN_MAX else []
+    return sanitize(" ".join(options + more)) or "-i NAME=VALUE"
 
 
 _OPTIONS = {"inputs_invalid": "-i", "form_invalid": "--form"}

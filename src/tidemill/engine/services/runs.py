@@ -34,7 +34,9 @@ from tidemill.engine.services.context import ServiceContext
 from tidemill.engine.services.run_actions import RunActions
 from tidemill.engine.validation import (
     Seconds,
+    StartOptions,
     check_deadline,
+    check_keys,
     check_labels,
     check_run_id,
     check_words,
@@ -42,7 +44,7 @@ from tidemill.engine.validation import (
     timeout_of,
     with_defaults,
 )
-from tidemill.engine.versions import Version, split_reference
+from tidemill.engine.versions import split_reference
 from tidemill.engine.views import RunView, view_run
 from tidemill.errors import Problem, Rejected, Unavailable, not_ended, rejected
 from tidemill.kernel.codec import decode_event, plain
@@ -68,33 +70,6 @@ LOOKED_THROUGH = 100
 NAMED_MAX = 4
 
 
-class _StartOptions(NamedTuple):
-    """What the runs of one call have in common, checked."""
-
-    tag_used: str
-    labels: dict[str, str]
-    submitted_by: str
-    correlation_id: str
-    trace: str
-    deadline_ms: int | None
-
-    def command(self, version: Version, inputs: Payload, request: str) -> Start:
-        """The start of a run; `request` tells a repetition from another start."""
-        return Start(
-            id=f"start:{request}",
-            version=version.version,
-            digest=version.digest,
-            inputs=inputs,
-            labels=self.labels,
-            submitted_by=self.submitted_by,
-            actor=self.submitted_by or None,
-            correlation_id=self.correlation_id,
-            trace=self.trace,
-            tag_used=self.tag_used,
-            deadline_ms=self.deadline_ms,
-        )
-
-
 class _Starts(NamedTuple):
     """Checked commands by run."""
 
@@ -107,8 +82,14 @@ class _Starts(NamedTuple):
 ITERATED_PAGE, COUNTED_PAGE = 200, 1_000
 
 
-def _key_reused(path: str = "", message: str = "this key belongs to another request") -> Rejected:
-    return rejected("key_reused", message, path=path, hint="use a new key for a new request")
+def _key_reused(path: str = "", message: str = "this key belongs to another request") -> Problem:
+    return Problem(code="key_reused", message=message, path=path, hint="use a new key for a new request")
+
+
+def _although_started(problems: list[Problem], number: int) -> Rejected:
+    """A refusal of some of many runs, of which others were started."""
+    runs = "1 other run was started" if number == 1 else f"{number} other runs were started"
+    return Rejected([replace(each, message=f"{each.message}; {runs}") if number else each for each in problems])
 
 
 class RunPage(NamedTuple):
@@ -175,13 +156,12 @@ class RunService(RunActions):
     ) -> list[str]:
         """Start a run for each of the `inputs` and return their ids once all are durable.
 
-        All inputs are checked first: if one is refused, no run is started. After an error some runs may have started;
-        with `keys`, one for each input, the call can be repeated.
+        All inputs and keys are checked first: if one is refused, no run is started. After an error some runs may have
+        started; with `keys`, one for each input, the call can be repeated.
         """
         given, named = list(inputs), None if keys is None else list(keys)
-        if named is not None and (len(named) != len(given) or len(set(named)) != len(named)):
-            message = f"{len(named)} keys, {len(set(named))} of them different, for {len(given)} inputs"
-            raise rejected("keys_mismatch", message, path="/keys", hint="give a unique key for each input")
+        if named is not None:
+            check_keys(named, len(given))
         starts = await self._starts(
             workflow,
             given,
@@ -193,12 +173,18 @@ class RunService(RunActions):
             traceparent,
             numbers=range(len(given)),
         )
-        await self._start(starts)
-        run_ids = list(starts.commands)
+        inputs_of, known = dict(zip(starts.commands, given, strict=True)), dict[str, str]()
         if named is not None:
-            for run_id, value in zip(run_ids, given, strict=True):
-                await self._same_start(self._context.stream(run_id), starts.workflow, value)
-        return run_ids
+            for at in range(0, len(named), START_MANY_AT_ONCE):
+                known |= await self.started_by(named[at : at + START_MANY_AT_ONCE])
+            if problems := await self._taken(starts.workflow, inputs_of, known):
+                raise Rejected(problems[:PROBLEMS_MAX])
+        created, refused = await self._start(starts)
+        # Other calls may have started runs with these keys in between.
+        late = {run_id: "" if run_id in refused else run_id for run_id in inputs_of.keys() - known.keys() - created}
+        if problems := await self._taken(starts.workflow, inputs_of, late):
+            raise _although_started(problems[:PROBLEMS_MAX], len(created))
+        return list(inputs_of)
 
     async def start_requests(
         self,
@@ -219,10 +205,11 @@ class RunService(RunActions):
         `requests` are digests of all that was asked for, one for each run: a run that another request has started is
         refused (`key_reused`), and nothing is started then. With `dry_run` nothing is started at all.
         """
-        known = await self.started_by(run_ids)
-        for number, (run_id, request) in enumerate(zip(run_ids, requests, strict=True)):
-            if known.get(run_id, request) != request:
-                raise _key_reused(f"/keys/{number}" if len(run_ids) > 1 else "")
+        known, many = await self.started_by(run_ids), len(run_ids) > 1
+        numbered = enumerate(zip(run_ids, requests, strict=True))
+        taken = [number for number, (run_id, request) in numbered if known.get(run_id, request) != request]
+        if taken:
+            raise Rejected([_key_reused(f"/keys/{number}" if many else "") for number in taken])
         new = [number for number, run_id in enumerate(run_ids) if run_id not in known]
         created: set[str] = set()
         if new:
@@ -236,13 +223,14 @@ class RunService(RunActions):
                 deadline_seconds,
                 traceparent,
                 [requests[number] for number in new],
-                None if len(run_ids) == 1 else new,
+                new if many else None,
             )
-            try:
-                created = set() if dry_run else await self._start(starts)
-            except Rejected as refusal:
+            created, refused = (set[str](), set[str]()) if dry_run else await self._start(starts)
+            if refused:
                 # Another request with the same key came in between.
-                raise _key_reused() if refusal.code == "run_exists" else refusal from None
+                lost = [number for number in new if run_ids[number] in refused]
+                problems = [_key_reused(f"/keys/{number}" if many else "") for number in lost]
+                raise _although_started(problems, len(created))
         return [run_id in created for run_id in run_ids]
 
     async def started_by(self, run_ids: Sequence[str]) -> dict[str, str]:
@@ -298,12 +286,12 @@ class RunService(RunActions):
         correlation_id: str,
         deadline_seconds: Seconds | None,
         traceparent: str,
-    ) -> _StartOptions:
+    ) -> StartOptions:
         self._context.check_actor(submitted_by)
         marks, submitted_by = check_labels(labels) if labels else {}, submitted_by or self._user
         check_words(submitted_by=submitted_by, correlation_id=correlation_id)
         deadline_ms, trace = check_deadline(deadline_seconds), traceparent_of(traceparent) or current_traceparent()
-        return _StartOptions(workflow, marks, submitted_by, correlation_id, trace, deadline_ms)
+        return StartOptions(workflow, marks, submitted_by, correlation_id, trace, deadline_ms)
 
     async def _checked_inputs(self, flow: CompiledWorkflow, inputs: Any) -> Payload:
         context = self._context
@@ -311,36 +299,44 @@ class RunService(RunActions):
             context.tenant, inputs, flow.workflow.inputs, context.blobs, context.input_bytes_max
         )
 
-    async def _start(self, starts: _Starts) -> set[str]:
-        """Commit starts, and return which runs are new: the others were started before by the same start."""
-        created = set[str]()
+    async def _start(self, starts: _Starts) -> tuple[set[str], set[str]]:
+        """Commit starts, and return which runs are new, and which exist; others were started by the same start."""
+        context, created, refused = self._context, set[str](), set[str]()
         waiting: dict[str, list[tuple[Stream, AnyCommand]]] = {}
         for run_id, command in starts.commands.items():
-            waiting.setdefault(command.digest, []).append((self._context.stream(run_id), command))
+            waiting.setdefault(command.digest, []).append((context.stream(run_id), command))
         for digest, streams in waiting.items():
             for at in range(0, len(streams), START_MANY_AT_ONCE):
-                created |= await self._commit_starts(streams[at : at + START_MANY_AT_ONCE], starts.flows[digest])
-        return created
-
-    async def _commit_starts(self, starts: Sequence[tuple[Stream, AnyCommand]], flow: CompiledWorkflow) -> set[str]:
-        """Commit starts of one workflow together, and return which runs are new."""
-        context = self._context
-        await context.limits.refresh()
-        context.run_cache.note_started(*(stream for stream, _ in starts))
-        answers = await context.turns.commands(starts, start=flow, audited=context.audited)
-        created = set[str]()
-        for (stream, _), answer in zip(starts, answers, strict=True):
-            if answer.problem is not None:
-                raise Rejected(answer.problem)
-            if not answer.repeated:
-                created.add(stream.key)
-        await self._begin_maintenance()
-        return created
+                some, flow = streams[at : at + START_MANY_AT_ONCE], starts.flows[digest]
+                await context.limits.refresh()
+                context.run_cache.note_started(*(stream for stream, _ in some))
+                answers = await context.turns.commands(some, start=flow, audited=context.audited)
+                for (stream, _), answer in zip(some, answers, strict=True):
+                    if answer.problem is not None and answer.problem.code != "run_exists":
+                        raise Rejected(answer.problem)
+                    if not answer.repeated:
+                        (created if answer.problem is None else refused).add(stream.key)
+                await self._begin_maintenance()
+        return created, refused
 
     async def _begin_maintenance(self) -> None:
         if self._begins_maintenance:
             self._begins_maintenance = False
             await insert_first(self._context.store, self._context.tenant)
+
+    async def _taken(self, workflow: str, inputs: Mapping[str, Any], known: Mapping[str, str]) -> list[Problem]:
+        """Problems of keys that belong to other runs, by their places; `known` has the requests of those that exist."""
+        problems: list[Problem] = []
+        for number, (run_id, value) in enumerate(inputs.items()):
+            path = f"/keys/{number}"
+            if known.get(run_id, run_id) != run_id:
+                problems.append(_key_reused(path))
+            elif run_id in known:
+                try:
+                    await self._same_start(self._context.stream(run_id), workflow, value)
+                except Rejected as refusal:
+                    problems += [replace(each, path=path) for each in refusal.problems]
+        return problems
 
     async def _same_start(self, stream: Stream, workflow: str, inputs: Any) -> None:
         """Refuse a key that was used for another workflow or other inputs, or by a run of another origin."""
@@ -353,7 +349,7 @@ class RunService(RunActions):
         same = known == text or decode_value(known) == decode_value(text)
         if foreign or state.workflow != workflow or not same:
             other = f"of another workflow ({state.workflow})" if state.workflow != workflow else "with other inputs"
-            raise _key_reused(message=f"key {stream.key} belongs to a run {other}")
+            raise Rejected(_key_reused(message=f"key {stream.key} belongs to a run {other}"))
 
     async def result(
         self,

@@ -151,7 +151,7 @@ def whole(low: int, high: int = COUNT_MAX) -> Reader:
     return read
 
 
-def number(low: float, high: float, *, above: bool = False, scale: float = 1) -> Reader:
+def number(low: float, high: float, *, above: bool = False, scale: float = 1, hint: str = "") -> Reader:
     """A reader of numbers within bounds; `scale` turns the author's unit into ours, `above` excludes the bound."""
 
     def read(place: DocumentPath, key: str, value: Json) -> Json:
@@ -162,7 +162,7 @@ def number(low: float, high: float, *, above: bool = False, scale: float = 1) ->
         limit = f"at most {high / scale:,.10g}"
         if value * scale <= low:
             limit = f"more than {low / scale:,.10g}" if above else f"at least {low / scale:,.10g}"
-        place.problem("out_of_range", key, f"`{key}` is {shown(str(value))}, it must be {limit}")
+        place.problem("out_of_range", key, f"`{key}` is {shown(str(value))}, it must be {limit}", hint)
         return None
 
     return read
@@ -174,10 +174,11 @@ def _scaled(value: float, scale: float) -> float:
     return int(result) if result == int(result) else result
 
 
-seconds = number(0.001, SECONDS_MAX)
-from_ms = number(0.001, SECONDS_MAX, scale=0.001)
-from_minutes = number(0.001, SECONDS_MAX, scale=60)
-from_hours = number(0.001, SECONDS_MAX, scale=3600)
+_NO_TIME = "leave it out for none"
+seconds = number(0.001, SECONDS_MAX, hint=_NO_TIME)
+from_ms = number(0.001, SECONDS_MAX, scale=0.001, hint=_NO_TIME)
+from_minutes = number(0.001, SECONDS_MAX, scale=60, hint=_NO_TIME)
+from_hours = number(0.001, SECONDS_MAX, scale=3600, hint=_NO_TIME)
 
 
 def choice(*options: str, also: str = "", hints: Mapping[str, str] | None = None) -> Reader:
@@ -525,8 +526,8 @@ def read_node(place: DocumentPath, raw: Json, given_id: str | None = None) -> di
         elif own != given_id:
             place.problem("conflicting_keys", "id", f"the key above says `{shown(given_id)}`", "keep one of the two")
         node = {"id": given_id, **node}
-    for key, other in (("id", "node_id"), ("type", "handler")):
-        if key not in node and raw.get(key) is None and raw.get(other) is None:
+    for key, *others in (("id", "node_id", "name"), ("type", "handler")):
+        if key not in node and all(raw.get(each) is None for each in (key, *others)):
             place.problem("missing_key", "", f"`{key}` is missing")
     if "loop" in node and "id" in node:
         full = {"loop_back_to": node["id"], **node["loop"]}

@@ -132,7 +132,8 @@ LIMITS = fields.Table(
         "max_hops": ("max_hops", fields.whole(1)),
         "max_bytes": ("max_bytes", fields.whole(1)),
         "budget": ("budget", fields.mapping_of(BUDGET)),
-    }
+    },
+    synonyms.OF_LIMITS,
 )
 
 DAYS_MAX = 36_500

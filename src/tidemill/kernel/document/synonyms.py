@@ -105,9 +105,12 @@ OF_DOCUMENT = {
     **dict.fromkeys(("catchup", "end_date", "start_date"), _TIMES),
     **dict.fromkeys(("labels", "owner", "tags"), "runs have labels: `tidemill start NAME --label team=shop`"),
 }
+OF_LIMITS = {
+    "max_descendants": "the operator sets it for all workflows: `max_descendants` under `[limits]` in tidemill.toml",
+}
 OF_NODE = {
     "function": "write type: python with config: {function: …}",
-    "name": "the `id` of a node is its name",
+    "name": "use `id`: it is the name of a node",
     "run": "write type: shell with config: {argv: [echo, hi]}",
     "goto": "the nodes that depend on this one follow it; `branch` chooses among them, `loop` goes back",
     **dict.fromkeys(("output", "outputs"), "what a node returns is its output, read as {{ ID.output }}"),

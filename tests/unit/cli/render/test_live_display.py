@@ -75,11 +75,19 @@ def test_a_run_is_seen_while_it_runs_and_left_on_the_screen(tmp_path: Path) -> N
 
 
 def test_a_failure_is_a_panel(tmp_path: Path) -> None:
+    text = "name: parade\nnodes: [{id: rain, type: fail, config: {message: it rains on the parade}}]\n"
+    code, written = on_terminal("run", parade(tmp_path, text), columns=40)
+    assert code == main.FAILED
+    assert "╭─ ✗ failed at rain after " in shown(written)
+    assert "error  it rains on the parade [failed]" in re.sub(r" *│\n│ +", " ", shown(written))
+
+
+def test_a_failure_that_its_row_tells_is_not_told_again(tmp_path: Path) -> None:
     text = "name: parade\nnodes: [{id: rain, type: fail, config: {message: it rains}}]\n"
     code, written = on_terminal("run", parade(tmp_path, text), columns=60)
     assert code == main.FAILED
-    assert "╭─ ✗ failed at rain after " in shown(written)
-    assert "it rains [failed]" in shown(written)
+    last = shown(written)[shown(written).rindex("parade@") :]
+    assert re.search(r"✗ rain .* it rains \[failed\]\n\n✗ failed at rain after .*\n→ ", last), last
 
 
 def test_a_dumb_terminal_gets_plain_lines(tmp_path: Path) -> None:

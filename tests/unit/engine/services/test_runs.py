@@ -572,7 +572,66 @@ async def test_many_runs_with_keys_are_started_once(mill: Cluster) -> None:
     with pytest.raises(Rejected) as refused:
         await worker.engine.start_many(reference, [{"n": 9}], keys=["order-0"])
     assert refused.value.code == "key_reused"
-    for wrong in (["one"], ["same"] * 5):
+    for wrong, path, message in (
+        (["one"], "/keys", "`inputs` has 5, `keys` has 1"),
+        (["a", "b", "c", "b", "e"], "/keys/3", "inputs 1 and 3 have the same key b"),
+    ):
         with pytest.raises(Rejected) as refused:
             await worker.engine.start_many(reference, inputs, keys=wrong)
-        assert refused.value.code == "keys_mismatch"
+        assert [(each.code, each.path, each.message) for each in refused.value.problems] == [
+            ("keys_mismatch", path, message)
+        ]
+
+
+@simulated
+async def test_keys_that_are_taken_are_refused_before_anything_is_started(mill: Cluster) -> None:
+    worker = await mill.process()
+    await worker.publish(chain("a"))
+    await worker.publish(chain("a", name="other"))
+    engine = worker.engine
+    await engine.start_many("test", [{"n": 1}, {"n": 2}], keys=["one", "two"])
+    await engine.start("other", {"n": 4}, key="four")
+    await engine.runs.start_requests("test", [{"n": 5}], run_ids=["five"], requests=["another"])
+    keys = ["one", "new", "two", "four", "five"]
+    with pytest.raises(Rejected) as refused:
+        await engine.start_many("test", [{"n": n} for n in (1, 0, 3, 4, 5)], keys=keys)
+    assert [(each.code, each.path, each.message) for each in refused.value.problems] == [
+        ("key_reused", "/keys/2", "key two belongs to a run with other inputs"),
+        ("key_reused", "/keys/3", "key four belongs to a run of another workflow (other)"),
+        ("key_reused", "/keys/4", "this key belongs to another request"),
+    ]
+    assert await engine.count() == 4
+
+
+@simulated
+async def test_a_lost_race_for_a_key_says_how_many_runs_were_started(mill: Cluster) -> None:
+    """Two callers see that a key is free; the other runs of the one that comes second are started."""
+    first, second = await mill.process("first"), await mill.process("second")
+    await first.publish(chain("a"))
+    calls = (
+        process.engine.start_many("test", [{"n": n} for n in (1, 2, number)], keys=[f"{number}-1", f"{number}-2", "k"])
+        for number, process in ((7, first), (8, second))
+    )
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    (refused,) = [each for each in ended if isinstance(each, Rejected)]
+    assert [(each.code, each.path) for each in refused.problems] == [("key_reused", "/keys/2")]
+    assert refused.problems[0].message == "key k belongs to a run with other inputs; 2 other runs were started"
+    assert await first.engine.count() == 5
+
+
+@simulated
+async def test_requests_whose_keys_are_taken_are_all_told(mill: Cluster) -> None:
+    worker = await mill.process()
+    await worker.publish(chain("a"))
+    start = worker.engine.runs.start_requests
+    await start("test", [None] * 2, run_ids=["key-1", "key-2"], requests=["r1", "r2"])
+    with pytest.raises(Rejected) as refused:
+        await start("test", [None] * 3, run_ids=["key-1", "key-3", "key-2"], requests=["x1", "x3", "x2"])
+    assert [each.path for each in refused.value.problems] == ["/keys/0", "/keys/2"]
+    races = (start("test", [None] * 2, run_ids=["key-9", f"key-{n}"], requests=[f"{n}", f"{n}"]) for n in (7, 8))
+    ended = await asyncio.gather(*races, return_exceptions=True)
+    (lost,) = [each for each in ended if isinstance(each, Rejected)]
+    assert (lost.problems[0].path, lost.problems[0].message) == (
+        "/keys/0",
+        "this key belongs to another request; 1 other run was started",
+    )

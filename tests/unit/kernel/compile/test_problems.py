@@ -432,7 +432,13 @@ def refused(raw: dict[str, Any]) -> tuple[Problem, ...]:
         ({"name": "t", "nodes": [{**NODE, "depends_on": []}]}, "/nodes/0/depends_on", "did you mean `dependencies`?"),
         ({"name": "t", "nodes": [{**NODE, "needs": []}]}, "/nodes/0/needs", "did you mean `dependencies`?"),
         ({"name": "t", "nodes": [{**NODE, "if": "true"}]}, "/nodes/0/if", "did you mean `when`?"),
-        ({"name": "t", "nodes": [{**NODE, "name": "b"}]}, "/nodes/0/name", "the `id` of a node is its name"),
+        ({"name": "t", "nodes": [{**NODE, "name": "b"}]}, "/nodes/0/name", "use `id`: it is the name of a node"),
+        ({"name": "t", "nodes": [{"name": "b", "type": "value"}]}, "/nodes/0/name", "use `id`: it is the name"),
+        (
+            {"name": "t", "nodes": [NODE], "limits": {"max_descendants": 5}},
+            "/limits/max_descendants",
+            "`max_descendants` under `[limits]` in tidemill.toml",
+        ),
         ({"name": "t", "nodes": [{**NODE, "timeout": 3}]}, "/nodes/0/timeout", "did you mean `timeout_seconds`?"),
         ({"name": "t", "nodes": [{**NODE, "timeot_second": 3}]}, "/nodes/0/timeot_second", "`timeout_seconds`?"),
         (
@@ -509,3 +515,4 @@ def test_a_dollar_within_a_text_is_no_mistake() -> None:
 def test_a_number_out_of_range_says_which_bound(seconds: float, words: str) -> None:
     (problem,) = refused({"name": "t", "nodes": [{**NODE, "timeout_seconds": seconds}]})
     assert words in problem.message
+    assert problem.hint == "leave it out for none"
