@@ -1,7 +1,7 @@
 """What nodes do in a simulation: real handlers, fakes that a test gives, or values made from schemas and from reads.
 
 Nodes that only wait, branch or compute are real. A call of any other node is an effect: it is noted, and it is a
-boundary at which its process may die. What it means that an effect happens twice is known here, too.
+boundary at which its process may die.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType
 from typing import Any, Literal
 
 import msgspec
@@ -18,6 +17,8 @@ import msgspec
 from tidemill.authoring.decorators import Task
 from tidemill.authoring.decorators import Workflow as Authored
 from tidemill.errors import offered, rejected
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Fail, Handler, HandlerOutcome, NodeContext, ended
 from tidemill.handlers.python.functions import FunctionSignature
 from tidemill.handlers.python.hint_schemas import schemas_of
@@ -264,12 +265,9 @@ class Fakes:
             # A child process has a clock of its own; the function runs in a thread instead.
             config = {key: value for key, value in context.config.items() if key not in ("isolation", "limits")}
             context = msgspec.structs.replace(context, config=config)
-        self._loop.calls += 1
-        try:
+        with self._loop.call(place_of(context)):
             outcome = handler.call(context)
             return await outcome if inspect.isawaitable(outcome) else outcome
-        finally:
-            self._loop.calls -= 1
 
     async def _played(self, fake: Any, handler: Handler, context: NodeContext) -> HandlerOutcome:
         """What a fake comes up with for one call. Raises Fail for a result that the real function may not return."""
@@ -352,6 +350,8 @@ _STRINGS = {
     "email": "someone@example.com",
     "uri": "https://example.com/",
     "uuid": "00000000-0000-4000-8000-000000000000",
+    "duration": "PT1H",
+    "decimal": "1",
 }
 
 
@@ -388,14 +388,14 @@ def _made_of(kind: str, schema: Mapping[str, Any], shape: Json, root: Json, dept
             if not schema.get("additionalProperties", True):
                 return made
             return {**read, **made}
+        case "array" if "prefixItems" in schema:
+            return [fake_value(each, None, root, depth + 1) for each in schema["prefixItems"]]
         case "array":
             inner = shape[0] if isinstance(shape, list) and shape else shape
             size = max(int(schema.get("minItems", 0)), min(1, int(schema.get("maxItems", 1))))
             return [fake_value(schema.get("items", True), inner, root, depth + 1)] * size
         case "string":
-            text = _STRINGS.get(str(schema.get("format")), "fake")
-            text += "e" * (int(schema.get("minLength", 0)) - len(text))
-            return text[: int(schema["maxLength"])] if "maxLength" in schema else text
+            return _made_text(schema)
         case "integer" | "number":
             least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
             return min(least, schema["maximum"]) if "maximum" in schema else least
@@ -405,6 +405,21 @@ def _made_of(kind: str, schema: Mapping[str, Any], shape: Json, root: Json, dept
             return None
         case _:
             return shape
+
+
+def _made_text(schema: Mapping[str, Any]) -> str:
+    """A text of a schema's format and length; if its pattern or bounds refuse that, another usual one that fits."""
+    text = _STRINGS.get(str(schema.get("format")), "fake")
+    text += "e" * (int(schema.get("minLength", 0)) - len(text))
+    text = text[: int(schema["maxLength"])] if "maxLength" in schema else text
+    bounds = [str(schema[key]) for key in ("formatMinimum", "formatMaximum") if key in schema]
+    if not bounds and "pattern" not in schema:
+        return text
+    try:
+        accepts = compile_schema({key: each for key, each in schema.items() if key != "type"}).accepts
+    except ExpressionError:
+        return text
+    return next((each for each in (text, *bounds, *_STRINGS.values()) if accepts(each)), text)
 
 
 # What the workflow reads
@@ -509,6 +524,8 @@ class FakesFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Payloads by name."""
     repeatable: list[str] = []
     """Nodes whose effect may happen twice without harm."""
+    expect: Literal["", "completed", "failed"] = ""
+    """How every run is to end; a run that is to fail is rolled back."""
 
 
 def read_fakes(raw: Json) -> FakesFile:
@@ -516,7 +533,7 @@ def read_fakes(raw: Json) -> FakesFile:
     try:
         return msgspec.convert(raw, FakesFile)
     except msgspec.ValidationError as error:
-        hint = "its keys are inputs, nodes, approvals, signals and repeatable"
+        hint = "its keys are inputs, nodes, approvals, signals, repeatable and expect (completed or failed)"
         raise rejected("fakes_invalid", f"the file of fakes cannot be used: {error}", hint=hint) from None
 
 
@@ -527,74 +544,3 @@ def described(given: Json) -> Any:
         return given
     code, message = str(fail.get("code", "failed")), str(fail.get("message", "a fake failure"))
     return Fail(code, message, retryable=bool(fail.get("retryable", False)))
-
-
-# Repetitions
-
-Repetition = Literal["harmless", "once", "keyed", "unkeyed"]
-"""What a second call does: no harm, nothing, nothing at a receiver that honours its key, or a second effect."""
-
-
-class Repetitions:
-    """Knows what a second call does. `repeatable` are nodes and compensators for which it does no harm."""
-
-    def __init__(self, functions: SimulatedFunctions, handlers: Sequence[Handler], repeatable: Collection[str]) -> None:
-        self._functions, self._handlers, self._repeatable = functions, handlers, frozenset(repeatable)
-
-    def of(self, place: str, called: Node | Compensator | None) -> Repetition:
-        """What it means that the effect of a node, or of its compensator, happens twice."""
-        if called is None or not self._repeatable.isdisjoint((place, place.removesuffix(UNDO))):
-            return "harmless"
-        name, config = called.type.partition("@")[0], called.config if isinstance(called.config, dict) else {}
-        match name:
-            case "webhook" | "email":
-                return "keyed"
-            case "llm" | "classify" | "pipeline":
-                return "harmless"
-            case "http":
-                method = config.get("method") or ("POST" if config.get("body") is not None else "GET")
-                if method in ("GET", "HEAD", "OPTIONS"):
-                    return "harmless"
-                return "keyed" if config.get("idempotency_header", True) else "unkeyed"
-            case "sql":
-                if str(config.get("statement", "")).lstrip().lower().startswith(("select", "with")):
-                    return "harmless"
-                if config.get("database", "store") == "store":
-                    return "once"
-                return "keyed" if ":effect_key" in str(config.get("statement")) else "unkeyed"
-            case "python":
-                function = self._functions.known(str(config.get("function")))
-                return "keyed" if _uses_key(function) else "unkeyed"
-            case _:
-                own = next((each.call for each in self._handlers if each.type.key == called.type), None)
-                return "keyed" if name in COMPUTING or _uses_key(own) else "unkeyed"
-
-
-def remedy(called: Node | Compensator | None) -> str:
-    """What to change so that a second call does no harm; a compensator is always called at least once."""
-    keys = {
-        "http": "leave `idempotency_header` on",
-        "sql": "deduplicate by `:effect_key` in the statement",
-        "shell": "",
-    }
-    name = "" if called is None else called.type.partition("@")[0]
-    key = keys.get(name, "let the receiver deduplicate by `context.effect_key`")
-    if isinstance(called, Compensator):
-        return key or "let the command do no harm when it is repeated"
-    return ", or ".join(filter(None, (key, "write `delivery: at_most_once`")))
-
-
-def place_in_words(place: str) -> str:
-    """A node by its name, and the compensator of one as such."""
-    return f"the compensator of {place.removesuffix(UNDO)}" if place.endswith(UNDO) else place
-
-
-def _uses_key(function: Callable[..., Any] | None) -> bool:
-    """Whether the code of a function, or of a function inside it, reads `effect_key`."""
-    code = getattr(None if function is None else inspect.unwrap(function), "__code__", None)
-    return isinstance(code, CodeType) and _reads_key(code)
-
-
-def _reads_key(code: CodeType) -> bool:
-    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    return "effect_key" in code.co_names or any(map(_reads_key, inner))
