@@ -23,6 +23,7 @@ REPEATED = "what --real calls decides here: it may end otherwise when it is call
 RECOMPUTED = "an output that depends on the attempt or on randomness differs when it is computed again"
 RACING = "an output that depends on the order in which nodes end, on the attempt or on randomness may differ"
 UNSETTLED = "it was being called when the run failed, and may have happened: an operator settles that with `override`"
+ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 ONCE = "`delivery: at_most_once` asks for that"
 
 Finder = Callable[[FindingKind, Severity, str, str, str], CrashFinding]
@@ -88,7 +89,7 @@ class Baseline:
         """Nodes that end otherwise in the second history without a crash."""
         self.effects = list(first.returned)
         """Keys of the effects that happen whenever there is no crash."""
-        statuses: set[str] = {self.view.status}
+        statuses = {self.view.status, *(log.status for log in first.logs.values())}
         if again is not None:
             other = None if again.view is None else again.view
             self.unsteady = [name for name in self.view.nodes if other is None or _differs(self.view, other, name)]
@@ -233,10 +234,10 @@ class Comparison:
         self._report.has_missing |= bool(missing)
         if view.status != "COMPLETED":
             return
-        is_live = any(
-            log.status in ("RUNNING", "PAUSED") for log in (*history.logs.values(), *base.first.logs.values())
-        )
-        is_open = base.is_racing or base.is_real or is_live or bool(self._told)
+        # A failure cancels what runs beside it, and an abandoned child goes on: how far both get depends on the order.
+        is_cut = any(end.status == "CANCELLED" for _, end in ends.values())
+        is_live = any(log.status not in ENDED for each in (history, base.first) for log in each.logs.values())
+        is_open = base.is_racing or base.is_real or is_cut or is_live or bool(self._told)
         for key in missing:
             (_, name), (_, end) = base.first.nodes[key], ends.get(key, ("", None))
             if end is not None and end.status == "FAILED" and not _is_unknown(end):
