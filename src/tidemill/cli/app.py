@@ -244,15 +244,20 @@ def run_command(**given: Any) -> int:
 @options.option("--fakes", metavar="FILE", about="Fake results of nodes, decisions and signal payloads.", type=str)
 @options.many("--real", metavar="NODE", about="Call this node for real instead of faking it; * means all.")
 @options.option(
-    "--seeds", metavar="N", type=options.Integers(0, 100_000), default=20, about="Number of runs with random crashes."
+    "--seeds", metavar="N", type=options.Integers(0, 100_000), about="Number of runs with random crashes; 20."
 )
 @options.option("--seed", metavar="N", type=options.Integers(0), about="Replay this seed and print what happens.")
 @options.option(
     "--boundaries",
     metavar="N",
     type=options.Integers(0),
-    default=200,
-    about="Maximum number of crash points to try; 0 means all.",
+    about="Maximum number of crash points to try; 200, 0 means all.",
+)
+@options.option(
+    "--expect",
+    metavar="END",
+    type=click.Choice(["completed", "failed"], case_sensitive=False),
+    about="How every run is to end, completed or failed: another end is an error.",
 )
 @options.flag("--strict", about="Treat warnings as errors.")
 @options.apps

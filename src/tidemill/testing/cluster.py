@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -24,13 +25,19 @@ from tidemill.expressions.conditions import EvaluationRequest
 from tidemill.expressions.sandbox.tasks import SandboxTask, execute
 from tidemill.handlers.contract import Handler, NodeClass, handler_of
 from tidemill.handlers.discovery import NodeTypeSource
-from tidemill.kernel.activation import Activation
+from tidemill.kernel.activation import Activation, NodeStatus
 from tidemill.kernel.codec import decode_event, decode_state, encode_state
 from tidemill.kernel.events import (
     AnyEvent,
     CompensationCompleted,
     CompensationFailed,
     CompensationScheduled,
+    Error,
+    NodeCancelled,
+    NodeCompleted,
+    NodeEvent,
+    NodeFailed,
+    NodeSkipped,
     RunCreated,
     RunPatched,
 )
@@ -205,6 +212,55 @@ def _committed(commits: Sequence[Commit]) -> tuple[tuple[str, ...], str]:
     return tuple(dict.fromkeys(nodes)), ", ".join(said)
 
 
+class VisitEnd(NamedTuple):
+    """How a visit, an item of a map or a compensation ended, as the log says."""
+
+    node: str
+    """A node, or `node/undo` for its compensator."""
+    status: NodeStatus
+    error: Error | None = None
+    tolerated: bool = False
+    """It failed, and `on_error` or the map lets the run go on."""
+
+
+class RunLog(NamedTuple):
+    """What the log of a run says."""
+
+    workflow: str
+    status: str
+    parent: str
+    """Of a child run: the effect key of the visit or item that started it."""
+    ends: dict[str, VisitEnd]
+    """By effect key."""
+
+
+def _ends(run_id: str, events: Sequence[AnyEvent]) -> dict[str, VisitEnd]:
+    found: dict[str, VisitEnd] = {}
+    for event in events:
+        if not isinstance(event, NodeEvent):
+            continue
+        key = effect_key(run_id, event.node, event.visit, event.index)
+        match event:
+            case NodeCompleted():
+                found[key] = VisitEnd(event.node, "COMPLETED")
+            case NodeFailed(retry_at_ms=None):
+                found[key] = VisitEnd(event.node, "FAILED", event.error, event.tolerated)
+            case NodeSkipped():
+                found[key] = VisitEnd(event.node, "SKIPPED")
+            case NodeCancelled():
+                found[key] = VisitEnd(event.node, "CANCELLED")
+            case CompensationCompleted():
+                found[f"{key}{UNDO}"] = VisitEnd(f"{event.node}{UNDO}", "COMPLETED")
+            case CompensationFailed(retry_at_ms=None):
+                found[f"{key}{UNDO}"] = VisitEnd(f"{event.node}{UNDO}", "FAILED", event.error)
+    return found
+
+
+def effect_key(run_id: str, node: str, visit: int, index: int) -> str:
+    """What `NodeContext.effect_key` is for the attempts of a visit or item."""
+    return f"{run_id}/{node}/{visit}/{index}"
+
+
 def dying_before(process: Process) -> Trouble:
     """The process is killed when it makes the call, which never happens."""
 
@@ -332,6 +388,35 @@ class Cluster:
     async def rows(self, *terms: str) -> list[RunRow]:
         page = await self.store.find(TENANT, RUN, terms, limit=10_000)
         return [shown for row in page.rows if (shown := read_run_row(row)) is not None]
+
+    async def awaited_signals(self) -> list[tuple[str, str]]:
+        """Runs and names of the signals that their nodes wait for."""
+        states = {row.run_id: await self.state(row.run_id) for row in await self.rows("live")}
+        waits = [(run_id, act.wait) for run_id, state in states.items() for act in activations(state)]
+        found = [(run_id, wait.name) for run_id, wait in waits if wait is not None and wait.on == "signal"]
+        return list(dict.fromkeys(found))
+
+    async def next_due_ms(self) -> int | None:
+        """When the next thing happens in any run by time alone: a timer, or a lease that expires."""
+        # A run that has ended may still have to report to its parent, or be rolled back.
+        jobs = [view for row in await self.rows() for view in await self.jobs(row.run_id)]
+        # A live worker renews its leases: there it is the handler that ends, by a timer of its own.
+        views = [view for view in jobs if view.owner not in self.processes]
+        due = [view.lease_expires_at_ms or view.job.ready_at_ms for view in views]
+        timer = self.loop.next_timer() if len(views) < len(jobs) else None
+        if timer is not None:
+            due.append(math.ceil(timer * 1000) + self.epoch_ms)
+        return min(due, default=None)
+
+    async def logs(self) -> dict[str, RunLog]:
+        """What the logs of all runs say, by run."""
+        found: dict[str, RunLog] = {}
+        for row in await self.rows():
+            events = await self.events(row.run_id)
+            created = next((event.parent for event in events if isinstance(event, RunCreated)), None)
+            parent = "" if created is None else effect_key(*created)
+            found[row.run_id] = RunLog(row.workflow, row.status, parent, _ends(row.run_id, events))
+        return found
 
     # What must hold
 

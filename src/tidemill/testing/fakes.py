@@ -17,6 +17,8 @@ import msgspec
 from tidemill.authoring.decorators import Task
 from tidemill.authoring.decorators import Workflow as Authored
 from tidemill.errors import offered, rejected
+from tidemill.expressions.errors import ExpressionError
+from tidemill.expressions.schema import compile_schema
 from tidemill.handlers.contract import Fail, Handler, HandlerOutcome, NodeContext, ended
 from tidemill.handlers.python.functions import FunctionSignature
 from tidemill.handlers.python.hint_schemas import schemas_of
@@ -273,12 +275,9 @@ class Fakes:
             # A child process has a clock of its own; the function runs in a thread instead.
             config = {key: value for key, value in context.config.items() if key not in ("isolation", "limits")}
             context = msgspec.structs.replace(context, config=config)
-        self._loop.calls += 1
-        try:
+        with self._loop.call(place_of(context)):
             outcome = handler.call(context)
             return await outcome if inspect.isawaitable(outcome) else outcome
-        finally:
-            self._loop.calls -= 1
 
     async def _played(self, fake: Any, handler: Handler, context: NodeContext) -> HandlerOutcome:
         """What a fake comes up with for one call. Raises Fail for a result that the real function may not return."""
@@ -370,6 +369,8 @@ _STRINGS = {
     "email": "someone@example.com",
     "uri": "https://example.com/",
     "uuid": "00000000-0000-4000-8000-000000000000",
+    "duration": "PT1H",
+    "decimal": "1",
 }
 
 
@@ -406,14 +407,14 @@ def _made_of(kind: str, schema: Mapping[str, Any], shape: Json, root: Json, dept
             if not schema.get("additionalProperties", True):
                 return made
             return {**read, **made}
+        case "array" if "prefixItems" in schema:
+            return [fake_value(each, None, root, depth + 1) for each in schema["prefixItems"]]
         case "array":
             inner = shape[0] if isinstance(shape, list) and shape else shape
             size = max(int(schema.get("minItems", 0)), min(1, int(schema.get("maxItems", 1))))
             return [fake_value(schema.get("items", True), inner, root, depth + 1)] * size
         case "string":
-            text = _STRINGS.get(str(schema.get("format")), "fake")
-            text += "e" * (int(schema.get("minLength", 0)) - len(text))
-            return text[: int(schema["maxLength"])] if "maxLength" in schema else text
+            return _made_text(schema)
         case "integer" | "number":
             least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
             return min(least, schema["maximum"]) if "maximum" in schema else least
@@ -423,6 +424,21 @@ def _made_of(kind: str, schema: Mapping[str, Any], shape: Json, root: Json, dept
             return None
         case _:
             return shape
+
+
+def _made_text(schema: Mapping[str, Any]) -> str:
+    """A text of a schema's format and length; if its pattern or bounds refuse that, another usual one that fits."""
+    text = _STRINGS.get(str(schema.get("format")), "fake")
+    text += "e" * (int(schema.get("minLength", 0)) - len(text))
+    text = text[: int(schema["maxLength"])] if "maxLength" in schema else text
+    bounds = [str(schema[key]) for key in ("formatMinimum", "formatMaximum") if key in schema]
+    if not bounds and "pattern" not in schema:
+        return text
+    try:
+        accepts = compile_schema({key: each for key, each in schema.items() if key != "type"}).accepts
+    except ExpressionError:
+        return text
+    return next((each for each in (text, *bounds, *_STRINGS.values()) if accepts(each)), text)
 
 
 # What the workflow reads
@@ -527,6 +543,8 @@ class FakesFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Payloads by name."""
     repeatable: list[str] = []
     """Nodes whose effect may happen twice without harm."""
+    expect: Literal["", "completed", "failed"] = ""
+    """How every run is to end; a run that is to fail is rolled back."""
 
 
 def read_fakes(raw: Json) -> FakesFile:
@@ -534,7 +552,7 @@ def read_fakes(raw: Json) -> FakesFile:
     try:
         return msgspec.convert(raw, FakesFile)
     except msgspec.ValidationError as error:
-        hint = "its keys are inputs, nodes, approvals, signals and repeatable"
+        hint = "its keys are inputs, nodes, approvals, signals, repeatable and expect (completed or failed)"
         raise rejected("fakes_invalid", f"the file of fakes cannot be used: {error}", hint=hint) from None
 
 

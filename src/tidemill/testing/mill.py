@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import math
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import wraps
+from time import monotonic
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 from tidemill.authoring.decorators import Workflow
@@ -42,8 +42,8 @@ from tidemill.testing.cluster import (
     InlineIsolation,
     Kind,
     Process,
+    RunLog,
     When,
-    activations,
     simulated_types,
 )
 from tidemill.testing.fakes import Effect, Faked, Fakes, name_of
@@ -360,7 +360,7 @@ class SimulatedMill:
 
     def awaited_signals(self) -> list[tuple[str, str]]:
         """Runs and names of the signals that their nodes wait for."""
-        return self._wait(self._awaited_signals())
+        return self._wait(self._cluster.awaited_signals())
 
     def take_over(self) -> None:
         """Let time pass until jobs of ended runs that dead workers hold are taken over, such as a report of a child."""
@@ -369,6 +369,20 @@ class SimulatedMill:
     def complaints(self) -> list[str]:
         """Everything in logs, lists and jobs that breaks a law of the engine."""
         return self._wait(self._cluster.complaints())
+
+    def run_logs(self) -> dict[str, RunLog]:
+        """What the logs of all runs say, by run."""
+        return self._wait(self._cluster.logs())
+
+    @property
+    def calling(self) -> dict[str, float]:
+        """Nodes that are being called for real, and for how many seconds; another thread may ask."""
+        now = monotonic()
+        return {node: now - began for node, began in reversed(list(self._loop.calling.values()))}
+
+    def give_up(self, error: BaseException) -> None:
+        """Have the simulation end with an error: the engine would take what a signal raises for that of a handler."""
+        self._loop.given_up = error
 
     def close(self) -> None:
         """End the simulation; idempotent.
@@ -397,7 +411,7 @@ class SimulatedMill:
     def _end(self) -> None:
         if self._closed:
             return
-        self._closed, self._restarts = True, False
+        self._closed, self._restarts, self._loop.is_ending = True, False, True
         for process in list(self._cluster.processes.values()):
             process.kill()
         if self._has_real:
@@ -518,7 +532,7 @@ class SimulatedMill:
     async def _step(self, run_id: str) -> bool:
         if not (await self._client.engine.context.entry(run_id)).state.busy:
             return False
-        due_ms = await self._next_due_ms()
+        due_ms = await self._cluster.next_due_ms()
         if due_ms is None:
             return False
         wait_s = (due_ms - self._cluster.now_ms()) / 1000
@@ -551,24 +565,6 @@ class SimulatedMill:
                 hint = "no worker runs; use restart"
             raise StillWaiting(f"run {run_id} is {view.status} and waits for {waiting}: {hint}")
         return view
-
-    async def _awaited_signals(self) -> list[tuple[str, str]]:
-        states = {row.run_id: await self._cluster.state(row.run_id) for row in await self._cluster.rows("live")}
-        waits = [(run_id, act.wait) for run_id, state in states.items() for act in activations(state)]
-        found = [(run_id, wait.name) for run_id, wait in waits if wait is not None and wait.on == "signal"]
-        return list(dict.fromkeys(found))
-
-    async def _next_due_ms(self) -> int | None:
-        """When the next thing happens in any run by time alone: a timer, or a lease that expires."""
-        # A run that has ended may still have to report to its parent, or be rolled back.
-        jobs = [view for row in await self._cluster.rows() for view in await self._cluster.jobs(row.run_id)]
-        # A live worker renews its leases: there it is the handler that ends, by a timer of its own.
-        views = [view for view in jobs if view.owner not in self._cluster.processes]
-        due = [view.lease_expires_at_ms or view.job.ready_at_ms for view in views]
-        timer = self._loop.next_timer() if len(views) < len(jobs) else None
-        if timer is not None:
-            due.append(math.ceil(timer * 1000) + self._cluster.epoch_ms)
-        return min(due, default=None)
 
 
 def _require_no_loop() -> None:

@@ -68,6 +68,44 @@ class Report:
     """What happened, if one seed was replayed."""
     kinds: dict[int, str] = field(default_factory=dict)
     """By seed: the kind of boundary at which its worker died, or `random`."""
+    expect: str = ""
+    """How every run is to end, if the user says so: COMPLETED or FAILED."""
+    rollback: str = ""
+    """How far the rollback gets without a crash."""
+    ended: dict[str, int] = field(default_factory=dict)
+    """Histories by the status in which their run ends."""
+    lost: list[str] = field(default_factory=list)
+    """Nodes that may not have happened, though a run goes on as if they had."""
+    has_missing: bool = False
+    """Whether an effect that happens without a crash did not in some history, whatever the reason."""
+    unsteady: list[str] = field(default_factory=list)
+    """Nodes that end otherwise in another run without a crash: they are not compared."""
+
+    def add(self, finding: CrashFinding, seed: int) -> None:
+        """Add a finding of a history, or the seed to one that is the same."""
+        for known in self.findings:
+            if (known.kind, known.node, known.message) == (finding.kind, finding.node, finding.message):
+                known.seeds.append(seed)
+                return
+        finding.seeds.append(seed)
+        self.findings.append(finding)
+
+    def lose(self, node: str) -> None:
+        """Note that a run goes on as if a node had happened."""
+        if node not in self.lost:
+            self.lost.append(node)
+
+    @property
+    def claim(self) -> str:
+        """What holds for the effects of every history that was judged."""
+        if self.lost:
+            return f"the effect of {', '.join(self.lost)} may be lost"
+        return "no completed node lost its effect" if self.has_missing else "no effect was lost"
+
+    @property
+    def is_as_expected(self) -> bool:
+        """Whether the run ends without a crash as it is to."""
+        return self.status == (self.expect or "COMPLETED")
 
     @property
     def ok(self) -> bool:
@@ -86,10 +124,22 @@ class Report:
             "keyed",
             "once",
             "unreached",
+            "expect",
+            "rollback",
+            "ended",
+            "lost",
+            "unsteady",
         )
         shown = {name: getattr(self, name) for name in names}
         found = [finding.to_dict() for finding in self.findings]
-        return {"ok": self.ok, **shown, "findings": found, "seconds": round(self.seconds, 3), "story": self.story}
+        return {
+            "ok": self.ok,
+            **shown,
+            "claim": self.claim,
+            "findings": found,
+            "seconds": round(self.seconds, 3),
+            "story": self.story,
+        }
 
 
 # Repetitions

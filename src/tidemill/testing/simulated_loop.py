@@ -15,7 +15,8 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from heapq import heappop, heappush
 from typing import Any
@@ -27,6 +28,8 @@ from tidemill.handlers.python.functions import Function, Ready, imported
 
 REAL_SECONDS_MAX = 120.0
 """How long a blocking function or a socket may keep the loop waiting."""
+END_SECONDS_MAX = 1.0
+"""How long a function may do so once the loop is to end."""
 
 Ask = Callable[[Coroutine[Any, Any, Any]], Any]
 """For a function in a thread: have the loop await something, and block until it has."""
@@ -50,8 +53,11 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.now = 1_000.0
-        self.calls = 0
-        """Handlers that are being called and may wait for the world."""
+        self.calling: dict[object, tuple[str, float]] = {}
+        """Nodes whose real handlers are being called and may wait for the world, and since when."""
+        self.given_up: BaseException | None = None
+        """What the loop is to raise as soon as nothing is being called."""
+        self.is_ending = False
         self._runnable: deque[Callable[[], None]] = deque()
         self._idle_sleeps: list[tuple[float, int, asyncio.Future[None]]] = []
         self._idle_slept = 0
@@ -66,7 +72,10 @@ class SimLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def wait(self, timeout: float | None, poll: Callable[[float | None], list[Any]]) -> list[Any]:
-        """What the selector does between two rounds of the loop."""
+        """What the selector does between two rounds of the loop. Raises `given_up`."""
+        if self.given_up is not None:
+            error, self.given_up = self.given_up, None
+            raise error
         selector: selectors.BaseSelector = self._selector  # type: ignore[attr-defined]
         # The loop itself has one: the pipe by which other threads wake it.
         has_sockets = len(selector.get_map()) > 1
@@ -75,7 +84,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         if self._runnable:
             self._runnable.popleft()()
             return []
-        if has_sockets and self.calls:
+        if has_sockets and self.calling:
             began = time.monotonic()
             events = poll(REAL_SECONDS_MAX if timeout is None else min(timeout, REAL_SECONDS_MAX))
             self._move(time.monotonic() - began)
@@ -125,12 +134,23 @@ class SimLoop(asyncio.SelectorEventLoop):
         self._runnable.append(call.resume)
         return call.future
 
+    @contextmanager
+    def call(self, node: str) -> Iterator[None]:
+        """Note that the real handler of a node is being called."""
+        key = object()
+        self.calling[key] = node, time.monotonic()
+        try:
+            yield
+        finally:
+            del self.calling[key]
+
     def resume_later(self, resume: Callable[[], None]) -> None:
         """Resume a thread when the loop has nothing else to do."""
         self._runnable.append(resume)
 
     def end(self) -> None:
         """Cancel whatever is left, and close the loop."""
+        self.is_ending = True
         try:
             for task in asyncio.all_tasks(self):
                 task.cancel()
@@ -158,14 +178,17 @@ class _ThreadCall:
 
     def resume(self) -> None:
         """In the loop: let the thread run until it has ended or asks for something."""
-        if self.future.cancelled() and not self._thread.is_alive():
+        if (self.future.cancelled() or self._loop.is_ending) and not self._thread.is_alive():
             return
         if self._thread.is_alive():
             self._thread_may_run.release()
         else:
             self._thread.start()
-        if not self._loop_may_run.acquire(timeout=REAL_SECONDS_MAX):
-            raise Overdue(f"a function has not returned for {REAL_SECONDS_MAX:.0f} seconds of real time")
+        if not self._loop_may_run.acquire(timeout=END_SECONDS_MAX if self._loop.is_ending else REAL_SECONDS_MAX):
+            if self._loop.is_ending:
+                return
+            nodes = ", ".join(dict.fromkeys(node for node, _ in self._loop.calling.values())) or "a function"
+            raise Overdue(f"{nodes} has not returned for {REAL_SECONDS_MAX:.0f} seconds of real time")
         if self._asked is not None:
             self._answer = self._loop.create_task(self._asked, context=self._context)
             self._asked = None

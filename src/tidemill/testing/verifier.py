@@ -12,11 +12,11 @@ import random
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -30,9 +30,10 @@ from tidemill.handlers.contract import Handler, NodeClass
 from tidemill.handlers.python.functions import Function, function_registry
 from tidemill.kernel.compile.compiler import compile_document
 from tidemill.kernel.document.reader import format_of, read_document
-from tidemill.kernel.model import Json, Node, Workflow
+from tidemill.kernel.model import Json, Workflow
 from tidemill.node_types import NodeTypes
 from tidemill.testing.cluster import UNDO, Boundary, CrashPlan, simulated_types
+from tidemill.testing.differences import REPORT_IT, UNSETTLED, Baseline, History, judge
 from tidemill.testing.fakes import (
     EVERY,
     Faked,
@@ -47,49 +48,24 @@ from tidemill.testing.fakes import (
     places_of,
 )
 from tidemill.testing.mill import WAKES_MAX, SimulatedMill, StillWaiting
-from tidemill.testing.report import (
-    CrashFinding,
-    FindingKind,
-    Repetitions,
-    Report,
-    Severity,
-    place_in_words,
-    remedy,
-)
+from tidemill.testing.report import CrashFinding, FindingKind, Repetitions, Report, Severity
 from tidemill.testing.simulated_loop import Overdue, SimulatedFunctions
 
 RUN = "verify"
-RANDOM_FIRST = 10_000
-"""The first seed of the histories with crashes at random boundaries."""
 RANDOM_CRASHES = 2.5
 RANDOM_CRASHES_MAX = 4
 """Fewer than the number of workers that a node may kill before it is given up on."""
+RANDOM_FIRST = 10_000
+"""The first seed of the histories with crashes at random boundaries."""
+RANDOM_LATER = 1_000_000
+"""The same for a run that reaches so many boundaries that their seeds come close."""
 BOUNDARIES_MAX = 200
-
-
-@dataclass(slots=True)
-class History:
-    """One simulated run, with what happened in it."""
-
-    seed: int
-    reached: list[Boundary]
-    crashes: list[Boundary]
-    view: RunView | None
-    stuck: str
-    returned: Counter[str]
-    """How often each effect happened, by effect key."""
-    nodes: dict[str, tuple[str, str]]
-    """Workflow and node by effect key."""
-    complaints: list[str]
-
-    def story(self) -> Iterator[str]:
-        """Every boundary in order, with the places where a worker died."""
-        dead = {id(boundary) for boundary in self.crashes}
-        for boundary in self.reached:
-            if id(boundary) in dead:
-                yield f"✗ the worker dies {boundary}"
-            elif boundary.when == "after":
-                yield f"  {boundary.kind}: {boundary.about}"
+SEEDS = 20
+REACHED_MAX = 100_000
+"""How many boundaries a run may reach without a crash."""
+WORK_MAX = 1_000_000
+"""How many boundaries all histories may reach together, if the user does not say how many histories there are."""
+HISTORIES_MIN = 10
 
 
 class Verifier:
@@ -106,14 +82,17 @@ class Verifier:
         functions: Mapping[str, Function] | None = None,
         handlers: Sequence[Handler | NodeClass] = (),
         others: Sequence[Mapping[str, Any]] = (),
+        expect: str = "",
     ) -> None:
         self._fakes = fakes or FakesFile()
+        self._expect = (expect or self._fakes.expect).upper()
         self._functions = SimulatedFunctions(functions or {})
         self._types: NodeTypes = simulated_types(self._functions, handlers)
         self._document, self._text, self._others, self._real = document, text, others, frozenset(map(name_of, real))
         self.workflow: Workflow = compile_document(document, self._types.by_name, self._types.unusable_types).workflow
         compiled = (compile_document(each, self._types.by_name, self._types.unusable_types) for each in others)
         flows = (*(each.workflow for each in compiled), self.workflow)
+        self._flows = {flow.name: flow for flow in flows}
         self._places = {flow.name: places_of(flow) for flow in flows}
         self._callers: dict[str, set[str]] = {}
         """Nodes and compensators by the task or workflow that they call."""
@@ -128,6 +107,7 @@ class Verifier:
         self._payloads = made_payloads(self.workflow)
         self._has_signals = any("signal" in str(each) for each in (document, *others))
         self._undisturbed: History | None = None
+        self._live_mill: SimulatedMill | None = None
 
     def _require_known(self) -> None:
         """Refuse what is given for nodes that are not there: the real thing, or a made value, would be used instead."""
@@ -158,14 +138,29 @@ class Verifier:
             self._undisturbed = self._live(0, lambda plan: False)
         return self._undisturbed
 
+    @cached_property
+    def _baseline(self) -> Baseline:
+        again = self._live(0, lambda plan: False) if self._real else None
+        return Baseline(self.undisturbed, again, self.workflow, self._flows, self._repetitions, self._expect)
+
+    @property
+    def _random_first(self) -> int:
+        return RANDOM_FIRST if len(self.undisturbed.reached) < RANDOM_FIRST else RANDOM_LATER
+
+    @property
+    def activity(self) -> tuple[int, dict[str, float]]:
+        """Boundaries that the present run has reached, and real calls with their seconds; another thread may ask."""
+        mill = self._live_mill
+        return (0, {}) if mill is None else (len(mill.boundaries), mill.calling)
+
     def history(self, seed: int) -> History:
         """Live through one seed."""
         if seed == 0:
             return self.undisturbed
-        if seed < RANDOM_FIRST:
+        if seed < self._random_first:
             if seed > len(self.undisturbed.reached):
                 message = f"there is no seed {seed}: the run reaches {len(self.undisturbed.reached)} boundaries"
-                raise rejected("seed_unknown", message, hint=f"random histories begin at {RANDOM_FIRST}")
+                raise rejected("seed_unknown", message, hint=f"random histories begin at {self._random_first}")
             return self._live(seed, lambda plan: len(plan.reached) == seed)
         rng = random.Random(seed)
         share = RANDOM_CRASHES / max(1, len(self.undisturbed.reached))
@@ -173,35 +168,52 @@ class Verifier:
         def at_random(plan: CrashPlan) -> bool:
             return len(plan.crashes) < RANDOM_CRASHES_MAX and rng.random() < share
 
-        return self._live(seed, at_random, workers=rng.choice((1, 2)))
+        return self._live(seed, at_random, workers=rng.choice((1, 2)), is_random=True)
 
-    def _live(self, seed: int, dies: Callable[[CrashPlan], bool], workers: int = 1) -> History:
-        plan = CrashPlan(lambda boundary: dies(plan))
+    def give_up(self, error: BaseException) -> None:
+        """Have the present run end with an error."""
+        if self._live_mill is not None:
+            self._live_mill.give_up(error)
+
+    def _live(
+        self, seed: int, dies: Callable[[CrashPlan], bool], workers: int = 1, *, is_random: bool = False
+    ) -> History:
+        def meets(boundary: Boundary) -> bool:
+            if len(plan.reached) > REACHED_MAX:
+                mill.give_up(Overdue(TOO_LONG))
+            return dies(plan)
+
+        plan = CrashPlan(meets)
         fakes = {name: described(given) for name, given in self._fakes.nodes.items()}
-        view, stuck, complaints = None, "", []
+        view, stuck, complaints, logs, is_overdue = None, "", [], {}, False
         with warnings.catch_warnings():
             # A killed process leaves coroutines that were never started: that is what being killed means.
             warnings.simplefilter("ignore", RuntimeWarning)
             mill = SimulatedMill(
                 self._types, self._functions, fakes=fakes, real=self._real, real_code=False, workers=workers, plan=plan
             )
+            self._live_mill = mill
             try:
                 for other in self._others:
                     mill.publish(other)
                 view = self._ended(mill, self._started(mill))
                 mill.take_over()
-                complaints = mill.complaints()
+                complaints, logs = mill.complaints(), mill.run_logs()
             except StillWaiting as waiting:
                 stuck = f"{waiting}".partition(": ")[0]
                 stuck = f"{stuck}; why: {mill.why(RUN).headline}"
             except (Overdue, RuntimeError) as error:
-                stuck = str(error)
+                stuck, is_overdue = str(error), isinstance(error, Overdue)
             finally:
+                self._live_mill = None
                 mill.close()
         done = [effect for effect in mill.effects() if effect.outcome == "returned"]
         returned = Counter(effect.key for effect in done)
         nodes = {effect.key: (effect.workflow, effect.node) for effect in done}
-        return History(seed, plan.reached, plan.crashes, view, stuck, returned, nodes, complaints)
+        shown = None if stuck else view
+        found = History(seed, plan.reached, plan.crashes, shown, stuck, returned, nodes, complaints, logs)
+        found.is_overdue, found.is_random = is_overdue, is_random
+        return found
 
     def _started(self, mill: SimulatedMill) -> str:
         try:
@@ -260,25 +272,36 @@ class Verifier:
 
     # Judging
 
-    def verify(self, seeds: int = 20, boundaries_max: int = BOUNDARIES_MAX, progress: Progress | None = None) -> Report:
-        """Live through every boundary, or as many as are allowed, and through `seeds` random histories."""
+    def verify(
+        self, seeds: int | None = None, boundaries_max: int | None = None, progress: Progress | None = None
+    ) -> Report:
+        """Live through every boundary, or as many as are allowed, and through `seeds` random histories.
+
+        Where nothing else is asked for, these are fewer if the run reaches very many boundaries.
+        """
         began, total = perf_counter(), len(self.undisturbed.reached)
-        chosen = [1 + at for at in _spread(self.undisturbed.reached, boundaries_max or total)]
+        most = max(HISTORIES_MIN, WORK_MAX // max(1, total))
+        allowed = min(BOUNDARIES_MAX, most) if boundaries_max is None else boundaries_max or total
+        seeds = min(SEEDS, most) if seeds is None else seeds
+        chosen = [1 + at for at in _spread(self.undisturbed.reached, allowed)]
         report = self._report()
-        if self.undisturbed.stuck:
+        if self.undisturbed.view is None:
             chosen, seeds = [], 0
-        wanted = [*chosen, *range(RANDOM_FIRST, RANDOM_FIRST + seeds)]
+        wanted = [*chosen, *range(self._random_first, self._random_first + seeds)]
         for number, seed in enumerate(wanted):
-            self._judge(report, self.history(seed))
+            history = self.history(seed)
+            self._judge(report, history)
             if progress is not None:
                 progress(number + 1, len(wanted))
+            if history.is_overdue:
+                break
         report.seconds = perf_counter() - began
         return report
 
     def replay(self, seed: int) -> Report:
         """Replay one seed, and report what happened."""
         began, report, history = perf_counter(), self._report(), self.history(seed)
-        if seed:
+        if seed and self.undisturbed.view is not None:
             self._judge(report, history)
         report.story = list(history.story())
         report.seconds = perf_counter() - began
@@ -286,34 +309,40 @@ class Verifier:
 
     def _report(self) -> Report:
         """The report before any crash: only what is wrong without one."""
-        first = self.undisturbed
-        status = "STUCK" if first.view is None else first.view.status
+        first, view = self.undisturbed, self.undisturbed.view
+        status = "STUCK" if view is None else view.status
         report = Report(self.workflow.name, len(self.workflow.nodes), status, {}, len(first.reached), 0, 0, {}, {}, [])
-        report.unreached = [] if first.view is None else _unreached(first.view, self.workflow)
-        if first.view is None:
+        report.expect = self._expect
+
+        def add(kind: FindingKind, severity: Severity, node: str, message: str, hint: str = REPORT_IT) -> None:
+            report.add(self._finding(kind, severity, node, message, hint), 0)
+
+        for complaint in first.complaints:
+            add("invariant", "error", "", complaint)
+        if view is None:
             hint = "give what it waits for with --fakes, or change the workflow"
-            said = f"the run does not end without a crash: {first.stuck}"
-            self._add(report, 0, "undisturbed", "error", "", said, hint)
-        elif status != "COMPLETED":
-            error = first.view.error or {}
-            said = f"the run ends {status} without a crash: {error.get('message', '')} [{error.get('code', '')}]"
-            self._add(
-                report,
-                0,
-                "undisturbed",
-                "warning",
-                first.view.failed_node or "",
-                said,
-                _lead_out(first.view, error, [] if EVERY in self._real else self._made_up(first)),
-            )
-        left = [] if first.view is None else first.view.rollback["left"]
-        if left:
-            names = ", ".join(dict.fromkeys(key.rsplit("/", 2)[0] for key in left))
+            if first.is_overdue:
+                is_long = first.stuck == TOO_LONG
+                hint = "give it less to do: other inputs (-i), or other values (--fakes)" if is_long else SLOW
+            add("undisturbed", "error", "", f"the run does not end without a crash: {first.stuck}", hint)
+            return report
+        report.unreached, report.rollback = _unreached(view, self.workflow), view.rollback["status"]
+        report.unsteady = self._baseline.unsteady
+        if not report.is_as_expected:
+            error, node = view.error or {}, view.failed_node or ""
+            said = f"the run ends {status} without a crash"
+            said += f", and is to end {self._expect}" if self._expect else ""
+            said += f": {error.get('message', '')} [{error.get('code', '')}]" if error else ""
+            hint = "let a step fail, with `$fail` in --fakes, or leave out `--expect`"
+            if status != "COMPLETED":
+                hint = _lead_out(view, error, [] if EVERY in self._real else self._made_up(first), self._expect)
+            add("undisturbed", "error" if self._expect else "warning", node, said, hint)
+        if view.rollback["left"]:
+            names = ", ".join(dict.fromkeys(key.rsplit("/", 2)[0] for key in view.rollback["left"]))
             said = f"the rollback is partial without a crash: {names} stays as it is"
             hint = "see that its compensator can succeed, or change what --fakes gives for it"
-            self._add(report, 0, "undisturbed", "warning", "", said, hint)
-        for complaint in first.complaints:
-            self._add(report, 0, "invariant", "error", "", complaint, REPORT_IT)
+            hint = UNSETTLED if view.rollback.get("unknown") else hint
+            add("undisturbed", "warning", "", said, hint)
         return report
 
     def _made_up(self, history: History) -> list[str]:
@@ -325,103 +354,13 @@ class Verifier:
 
     def _judge(self, report: Report, history: History) -> None:
         """Add what differs from the undisturbed history."""
-        if history.seed >= RANDOM_FIRST:
-            report.random += 1
-            report.kinds[history.seed] = "random"
-        elif history.crashes:
-            kind = report.kinds[history.seed] = history.crashes[0].kind
-            report.boundaries[kind] = report.boundaries.get(kind, 0) + 1
-        report.crashes += len(history.crashes)
-        for complaint in history.complaints:
-            self._add(report, history.seed, "invariant", "error", "", complaint, REPORT_IT)
-        if history.view is None:
-            message = f"after the crash the run does not end: {history.stuck}"
-            self._add(report, history.seed, "stuck", "error", "", message, REPORT_IT)
-            return
-        unknown = self._unknown_outcomes(history.view)
-        for node in unknown:
-            message = f"the run fails at {node} when its worker dies during the call: the outcome is unknown"
-            hint = "`delivery: at_most_once` asks for that; handle it with `on_error`, or let an operator `retry`"
-            self._add(report, history.seed, "unknown_outcome", "warning", node, message, hint)
-        if not unknown:
-            self._judge_results(report, history, history.view)
-        self._judge_repetitions(report, history)
+        judge(report, history, self._baseline, self._finding)
 
-    def _unknown_outcomes(self, view: RunView) -> list[str]:
-        errors = {name: node["error"] or {} for name, node in view.nodes.items()}
-        # The causes of a parent's error begin with the code of its child's.
-        codes = {name: (str(error.get("code")), *error.get("causes", ())[:1]) for name, error in errors.items()}
-        return [name for name, found in codes.items() if any(each.startswith("unknown_outcome") for each in found)]
-
-    def _judge_results(self, report: Report, history: History, view: RunView) -> None:
-        first = self.undisturbed
-        assert first.view is not None
-        late, racing = (view.error or {}).get("code") == "deadline_exceeded", self._is_racing
-        if late and view.status != first.view.status:
-            message = "the deadline of the run passes while the work of a dead worker is taken over"
-            hint = "other workers take over after `--dead-after` seconds, 15 by default: leave room for that"
-            self._add(report, history.seed, "different", "warning", "", message, hint)
-            return
-        for name, node in view.nodes.items():
-            before = first.view.nodes[name]
-            if node["status"] != before["status"] and racing:
-                message = f"{name} ends {node['status']} after the crash and {before['status']} without it"
-                hint = "the order in which nodes end decides here (a join, a failure), and a crash changes it"
-                self._add(report, history.seed, "different", "warning", name, message, hint)
-            elif node["status"] != before["status"]:
-                error = f": {node['error']['message']}" if node["error"] else ""
-                message = f"{name} ends {node['status']} after the crash and {before['status']} without it{error}"
-                self._add(report, history.seed, "different", "error", name, message, REPORT_IT)
-            elif _without_times(node["output"]) != _without_times(before["output"]) and not self._real:
-                message = f"{name} has another output after the crash than without it"
-                hint = "an output that depends on the attempt or on randomness differs when it is computed again"
-                self._add(report, history.seed, "different", "warning", name, message, hint)
-        if racing:
-            return
-        lost = Counter(first.nodes[key][1] for key in first.returned if not history.returned[key])
-        for name in lost:
-            message = (
-                f"the effect of {place_in_words(name)} is lost: the node counts as done and its handler never returned"
-            )
-            self._add(report, history.seed, "lost", "error", name, message, REPORT_IT)
-
-    @property
-    def _is_racing(self) -> bool:
-        """Whether the result may depend on the order in which nodes end."""
-        first = self.undisturbed.view
-        fails = first is not None and first.status != "COMPLETED"
-        return fails or any(node.join in ("any", "quorum") for node in self.workflow.nodes)
-
-    def _judge_repetitions(self, report: Report, history: History) -> None:
-        before = self.undisturbed.returned
-        again = [key for key, times in history.returned.items() if times > max(1, before[key])]
-        for flow, name in dict.fromkeys(history.nodes[key] for key in again):
-            called = self._places[flow].get(name) if flow in self._places else None
-            if isinstance(called, Node) and called.delivery == "at_most_once":
-                message = f"{name} is delivered at most once, and its effect happened twice"
-                self._add(report, history.seed, "duplicate", "error", name, message, REPORT_IT)
-                continue
-            match self._repetitions.of(name, called):
-                case "once":
-                    report.once[name] = report.once.get(name, 0) + 1
-                case "keyed":
-                    report.keyed[name] = report.keyed.get(name, 0) + 1
-                case "unkeyed":
-                    said = f"the effect of {place_in_words(name)} happens twice"
-                    message = f"{said} when its worker dies before the result is committed"
-                    self._add(report, history.seed, "duplicate", "warning", name, message, remedy(called))
-
-    def _add(
-        self, report: Report, seed: int, kind: FindingKind, severity: Severity, node: str, message: str, hint: str
-    ) -> None:
-        for known in report.findings:
-            if (known.kind, known.node, known.message) == (kind, node, message):
-                known.seeds.append(seed)
-                return
+    def _finding(self, kind: FindingKind, severity: Severity, node: str, message: str, hint: str) -> CrashFinding:
         path, line = self._place(node.removesuffix(UNDO))
         called = self._places[self.workflow.name].get(node)
         type_ = "" if called is None else called.type.partition("@")[0]
-        report.findings.append(CrashFinding(kind, severity, node, message, hint, type_, path, line, [seed]))
+        return CrashFinding(kind, severity, node, message, hint, type_, path, line)
 
     def _place(self, node: str) -> tuple[str, int | None]:
         """Where a node is in the document, and in its text if there is one."""
@@ -450,7 +389,8 @@ def _spread(reached: Sequence[Boundary], most: int) -> list[int]:
 
 
 Progress = Callable[[int, int], None]
-REPORT_IT = "this is a bug in Tidemill: please report it with the document and the seed"
+TOO_LONG = f"it reaches more than {REACHED_MAX:,} places at which a worker may die"
+SLOW = "it is called for real: let it return sooner, or fake it"
 
 
 def _unreached(view: RunView, workflow: Workflow) -> list[str]:
@@ -466,17 +406,18 @@ def _unreached(view: RunView, workflow: Workflow) -> list[str]:
     return found + [f"{name}{UNDO}" for name in undo]
 
 
-def _lead_out(view: RunView, error: Mapping[str, Any], made_up: Sequence[str]) -> str:
+def _lead_out(view: RunView, error: Mapping[str, Any], made_up: Sequence[str], expect: str) -> str:
     """What to give so that a run completes that fails without a crash."""
     missing = re.match(r".*: no workflow (\S+) is published", str(error.get("message", "")))
     if missing and "workflow_unknown" in (error.get("code"), *error.get("causes", ())):
         given = f"`--fakes FILE` with `nodes: {{{view.failed_node}: …}}`"
         return f"give its document, `--with {missing[1]}.yaml`, or what the node returns: {given}"
+    meant = "" if expect or view.status != "FAILED" else "; if it is meant to fail, `--expect failed`"
     if not made_up:
-        return "if it should complete, give other inputs, `-i NAME=VALUE`, or values, `--fakes FILE`"
+        return f"if it should complete, give other inputs, `-i NAME=VALUE`, or values, `--fakes FILE`{meant}"
     first, names = made_up[0], ", ".join(made_up[:3]) + (", …" if len(made_up) > 3 else "")
     instead = f"`--fakes FILE` with `nodes: {{{first}: …}}`, or call it, `--real {first}`"
-    return f"if the made-up values of {names} are the cause, give others: {instead}"
+    return f"if the made-up values of {names} are the cause, give others: {instead}{meant}"
 
 
 def _made_up(
@@ -497,17 +438,6 @@ def _made_up(
     )
 
 
-def _without_times(output: Json) -> Json:
-    """An output without the time of a decision, which a crash shifts."""
-    match output:
-        case dict():
-            return {key: _without_times(value) for key, value in output.items() if key != "decided_at"}
-        case list():
-            return [_without_times(value) for value in output]
-        case _:
-            return output
-
-
 def verify(
     document: Document | Authored[..., Any],
     *,
@@ -517,16 +447,18 @@ def verify(
     functions: Mapping[str, Function] | Sequence[Function] | None = None,
     handlers: Sequence[Handler | NodeClass] = (),
     children: Sequence[Document] = (),
-    seeds: int = 20,
+    seeds: int | None = None,
+    expect: Literal["completed", "failed"] | None = None,
 ) -> Report:
-    """Kill the worker of a workflow at every boundary, and in `seeds` random histories; report what goes wrong.
+    """Kill the worker of a workflow at every boundary, and in `seeds` random histories (20); report what goes wrong.
 
     `document` is what `publish` takes: a mapping, YAML or JSON text, a `Path`, or a workflow written in Python, which
     brings its functions and the workflows that it starts. `functions` are those of `tidemill.open`: they are called
     for nodes that `real` names, and their code is searched for `effect_key`. `fakes` has the form of the command's
-    file: `inputs`, `nodes`, `approvals`, `signals`, `repeatable`; or it is that of `open`, by node, task or workflow,
-    which is its part `nodes`. Nodes that touch the world, functions included, are
-    faked unless `real` names them. `children` are the documents of the workflows that it starts.
+    file: `inputs`, `nodes`, `approvals`, `signals`, `repeatable`, `expect`; or it is that of `open`, by node, task or
+    workflow, which is its part `nodes`. Nodes that touch the world, functions included, are faked unless `real` names
+    them. `children` are the documents of the workflows that it starts. `expect` says how every run is to end: another
+    end is an error.
     """
     flow = None if isinstance(document, (str, Mapping)) else authored(document)
     read, text = (flow.document(), "") if flow is not None else _read(document)
@@ -539,6 +471,7 @@ def verify(
         functions={**({} if flow is None else flow.functions), **function_registry(functions)},
         handlers=handlers,
         others=[*children_of(flow), *(_read(each)[0] for each in children)],
+        expect=expect or "",
     )
     return located(verifier.verify(seeds), flow)
 

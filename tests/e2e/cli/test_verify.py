@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.fixtures.command_line import EXAMPLES, InProcessCli, on_terminal, process
 from tidemill.cli import main
+from tidemill.cli.commands import verification
 
 FLOW = """\
 name: order
@@ -174,3 +177,100 @@ def test_compensators_and_statements_of_the_store_are_named(inside: InProcessCli
     )
     shown = inside("verify", "up.yaml", "--seeds", "0").out
     assert "up was tried again in 2 histories: the store executes its statement exactly once" in shown
+
+
+LOST = """\
+name: lost
+nodes:
+  - {id: pay, type: python, delivery: at_most_once, on_error: continue, config: {function: "shop_of_verify:charge"}}
+  - {id: done, type: value, dependencies: [pay], config: shipped}
+outputs: "{{ done.output }}"
+"""
+
+
+def test_the_verdict_names_an_effect_that_may_be_lost(inside: InProcessCli, folder: Path) -> None:
+    (folder / "lost.yaml").write_text(LOST)
+    whole = " ".join(inside("verify", "lost.yaml", "--seeds", "0").out.split())
+    assert "! pay may never have happened, and the run completes as if it had" in whole
+    assert "⚠ every run ended, but the effect of pay may be lost, 1 warning" in whole
+    assert "⚠ the run ended, but the effect of pay may be lost" in inside("verify", "lost.yaml", "--seed", "5").out
+
+
+def test_the_verdict_says_how_runs_ended_where_a_deadline_passed(inside: InProcessCli, folder: Path) -> None:
+    http = "type: http, config: {method: POST, url: 'https://x.example'}"
+    (folder / "late.yaml").write_text(
+        "name: late\nlimits: {deadline_seconds: 5}\nnodes:\n"
+        f"  - {{id: a, {http}}}\n  - {{id: b, dependencies: [a], {http}}}\n"
+    )
+    shown = inside("verify", "late.yaml", "--seeds", "0").out
+    assert "✓ every run ended, 8 of 10 FAILED, and no completed node lost its effect, 1 warning" in shown
+    found = inside("verify", "late.yaml", "--seeds", "0", "--json").json
+    assert (found["claim"], found["ended"]) == ("no completed node lost its effect", {"COMPLETED": 2, "FAILED": 8})
+
+
+def test_a_saga_that_is_meant_to_fail_passes(inside: InProcessCli, folder: Path) -> None:
+    given = {
+        "nodes": {"car": {"$fail": {"code": "none", "message": "no car"}}},
+        "repeatable": ["flight", "nights", "car"],
+    }
+    (folder / "no-car.json").write_text(json.dumps(given))
+    saga = ("verify", str(EXAMPLES / "saga.yaml"), "--fakes", "no-car.json", "--boundaries", "20", "--seeds", "2")
+    ended = inside(*saga, "--strict", "--expect", "failed")
+    assert ended.code == main.OK and "FAILED without a crash, as expected" in ended.out
+    assert "✓ every run ended FAILED as expected, its rollback done, and no effect was lost" in ended.out
+    assert "if it is meant to fail, `--expect failed`" in " ".join(inside(*saga).out.split())
+    other = inside(*saga, "--expect", "completed")
+    assert other.code == main.FAILED and "the run ends FAILED without a crash, and is to end COMPLETED" in other.out
+
+
+def test_nodes_that_differ_for_one_reason_are_one_finding(inside: InProcessCli, folder: Path) -> None:
+    (folder / "verified_attempts.py").write_text(
+        "import itertools\ncount = itertools.count()\ndef attempt(context): return context.attempt\n"
+        "def other(): return next(count)\n"
+    )
+    call = "type: python, config: {function: 'verified_attempts"
+    (folder / "attempts.yaml").write_text(
+        f"name: attempts\nnodes:\n  - {{id: a, {call}:attempt'}}}}\n  - {{id: r, {call}:other'}}}}\n"
+        "  - {id: b, type: value, dependencies: [a], config: '{{ a.output }}'}\n"
+    )
+    shown = inside("verify", "attempts.yaml", "--real", "*", "--seeds", "0").out
+    assert "! 2 nodes have another output after the crash than without it: a, b" in shown
+    assert "→ r: not compared, because two runs without a crash differ there" in shown
+    found = inside("verify", "attempts.yaml", "--real", "*", "--seeds", "0", "--json").json
+    assert {each["node"] for each in found["findings"] if each["kind"] == "different"} == {"a", "b"}
+
+
+def test_an_interrupt_ends_it_also_inside_a_function_that_is_called_for_real(
+    inside: InProcessCli, folder: Path
+) -> None:
+    (folder / "verified_interrupt.py").write_text(
+        "import os, signal\nasync def stop():\n    os.kill(os.getpid(), signal.SIGINT)\n    return 1\n"
+    )
+    call = "{id: a, type: python, config: {function: 'verified_interrupt:stop'}}"
+    (folder / "interrupt.yaml").write_text(f"name: interrupt\nnodes: [{call}]\n")
+    handler = signal.getsignal(signal.SIGINT)
+    ended = inside("verify", "interrupt.yaml", "--real", "a")
+    assert (ended.code, ended.out) == (main.INTERRUPTED, "")
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_real_call_that_does_not_return_is_named_meanwhile(
+    inside: InProcessCli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CALL_SECONDS", "TICK_SECONDS"):
+        monkeypatch.setattr(verification, name, 0.0)
+    said = threading.Event()
+    say = verification._Progress._say
+
+    def saying(self: verification._Progress, text: str) -> None:
+        say(self, text)
+        said.set()
+
+    monkeypatch.setattr(verification._Progress, "_say", saying)
+    monkeypatch.setattr("builtins.said_by_verify", said.wait, raising=False)
+    (folder / "verified_waiting.py").write_text("def wait(): return said_by_verify()\n")
+    call = "{id: a, type: python, config: {function: 'verified_waiting:wait'}}"
+    (folder / "waiting.yaml").write_text(f"name: waiting\nnodes: [{call}]\n")
+    ended = inside("verify", "waiting.yaml", "--real", "a", "--seed", "0")
+    assert ended.code == main.OK
+    assert "verify: still calling a for 0 s: --real calls it, and it has not returned" in ended.err

@@ -97,13 +97,10 @@ def test_sockets_are_real_while_a_handler_waits_for_them(loop: SimLoop) -> None:
     sender = threading.Timer(0.05, lambda: there.send(b"hello"))
 
     async def receive() -> bytes:
-        loop.calls += 1
         sender.start()
-        try:
+        with loop.call("a"):
             async with asyncio.timeout(3_600):
                 return await loop.sock_recv(here, 10)
-        finally:
-            loop.calls -= 1
 
     began = loop.now
     with here, there:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+import threading
+import uuid
 from collections import Counter
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import pytest
 import tidemill
 from tests.fixtures.kernel.authoring import document, node
 from tidemill.errors import Rejected
-from tidemill.testing.fakes import FakesFile, read_fakes
+from tidemill.testing.fakes import FakesFile, fake_value, read_fakes
 from tidemill.testing.report import Report
 from tidemill.testing.verifier import RANDOM_FIRST, Verifier, verify
 
@@ -499,4 +503,265 @@ def test_a_failure_names_the_nodes_whose_values_are_made_up() -> None:
         "if the made-up values of a are the cause, give others: `--fakes FILE` with `nodes: {a"
     )
     (finding,) = verify(flow, fakes={"nodes": {"a": 1}}, seeds=0).findings
-    assert finding.hint == "if it should complete, give other inputs, `-i NAME=VALUE`, or values, `--fakes FILE`"
+    assert finding.hint == (
+        "if it should complete, give other inputs, `-i NAME=VALUE`, or values, `--fakes FILE`;"
+        " if it is meant to fail, `--expect failed`"
+    )
+
+
+# Effects that are lost
+
+
+def once(name: str = "pay", **more: Any) -> dict[str, Any]:
+    return calls(name, function="keyed", delivery="at_most_once", **more)
+
+
+def test_a_run_that_completes_as_if_an_unknown_call_had_happened_loses_it() -> None:
+    flow = document(once(on_error="continue"), node("done", "pay", config="shipped"), outputs="{{ done.output }}")
+    report = verify(flow, functions=FUNCTIONS, seeds=2)
+    (finding,) = report.findings
+    assert (finding.kind, finding.severity, finding.node) == ("unknown_outcome", "warning", "pay")
+    assert finding.message == "pay may never have happened, and the run completes as if it had"
+    assert "`on_error: continue` goes on" in finding.hint
+    assert (report.lost, report.claim) == (["pay"], "the effect of pay may be lost")
+    assert set(report.ended) == {"COMPLETED"}
+
+
+def test_an_item_that_a_map_tolerates_may_be_lost() -> None:
+    flow = document(once(map={"over": [1, 2], "tolerate": 2}))
+    report = verify(flow, functions=FUNCTIONS, seeds=0)
+    assert {each.message for each in report.findings} == {
+        "pay may never have happened, and the run completes as if it had"
+    }
+    assert report.lost == ["pay"] and "`tolerate` goes on" in report.findings[0].hint
+
+
+def test_an_unknown_call_that_leads_to_another_node_is_not_lost() -> None:
+    flow = document(once(on_error={"route": ["check"]}), node("done", "pay"), node("check"))
+    report = verify(flow, functions=FUNCTIONS, seeds=0)
+    (finding,) = report.findings
+    assert finding.message.endswith("is unknown when its worker dies during the call, and the run goes on at check")
+    assert (report.lost, report.claim) == ([], "no completed node lost its effect")
+
+
+def test_an_unknown_call_inside_a_child_that_completes_is_told() -> None:
+    child = {"name": "child", "nodes": [once(on_error="continue")]}
+    flow = document(node("kid", type="workflow", config={"workflow": "child"}))
+    report = verify(flow, functions=FUNCTIONS, children=[child], seeds=0)
+    assert [(each.kind, each.node) for each in report.findings] == [("unknown_outcome", "pay")]
+    assert report.lost == ["pay"]
+
+
+def test_a_run_that_fails_visibly_does_not_claim_that_every_effect_happened() -> None:
+    report = verify(document(once(), node("b", "pay")), functions=FUNCTIONS, seeds=0)
+    assert report.claim == "no completed node lost its effect"
+    assert report.ended["FAILED"] > 0 and report.ended["COMPLETED"] > 0
+
+
+def test_effects_are_judged_where_a_deadline_passes() -> None:
+    flow = document(calls("a", function="keyed"), calls("b", "a", function="keyed"), limits={"deadline_seconds": 5})
+    verifier = Verifier(flow, functions=FUNCTIONS)
+    report = verifier.verify(seeds=0)
+    assert kinds(report) == [("different", "warning", "")]
+    assert report.claim == "no completed node lost its effect" and report.ended["FAILED"] > 0
+    late = verifier.history(report.findings[0].seeds[-1])
+    done = next(key for key, (_, end) in late.ends().items() if end.status == "COMPLETED")
+    assert lost_in(verifier, replace(late, returned=Counter(key for key in late.returned if key != done)))
+
+
+def lost_in(verifier: Verifier, history: Any) -> list[str]:
+    report = verifier._report()
+    verifier._judge(report, history)
+    return [each.node for each in report.findings if (each.kind, each.severity) == ("lost", "error")]
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        document(calls("a"), calls("b"), node("z", "a", "b", join="any")),
+        document(calls("a"), node("b", "a", type="fail", config={})),
+    ],
+)
+def test_effects_are_judged_where_a_race_or_a_failure_decides_which_nodes_run(flow: dict[str, Any]) -> None:
+    verifier = Verifier(flow, functions=FUNCTIONS)
+    assert lost_in(verifier, verifier.history(3)) == []
+    assert lost_in(verifier, replace(verifier.undisturbed, seed=1, returned=Counter())) == sorted(
+        {name for _, name in verifier.undisturbed.nodes.values()}
+    )
+
+
+def test_a_visit_that_is_missing_from_a_completed_run_is_lost() -> None:
+    verifier = Verifier(document(calls("a", map={"over": [1, 2]})), functions=FUNCTIONS)
+    first, key = verifier.undisturbed, "verify/a/1/1"
+    log = first.logs["verify"]._replace(ends={k: end for k, end in first.logs["verify"].ends.items() if k != key})
+    returned = Counter(each for each in first.returned if each != key)
+    assert lost_in(verifier, replace(first, seed=1, returned=returned, logs={"verify": log})) == ["a"]
+
+
+# Real functions
+
+
+def steady(context: Any) -> Any:
+    return {"attempt": context.attempt, "key": context.effect_key}
+
+
+def dice() -> int:
+    return next(THROWS)
+
+
+THROWS = iter(range(1_000_000))
+
+
+def test_real_nodes_that_depend_on_the_attempt_differ_and_random_ones_are_not_compared() -> None:
+    flow = document(
+        calls("a", function="steady"), node("b", "a", config="{{ a.attempt }}"),
+        calls("r", function="dice"), node("s", "r", config="{{ r.output }}"),
+    )  # fmt: skip
+    report = verify(flow, functions={"steady": steady, "dice": dice}, real=["*"], seeds=0)
+    assert {each.node for each in report.findings if each.kind == "different"} == {"a", "b"}
+    assert report.unsteady == ["r", "s"] and report.ok
+    assert verify(flow, functions={"steady": steady, "dice": dice}, real=["a"], seeds=0).unsteady == []
+
+
+def only_at_first(context: Any) -> None:
+    if context.attempt > 1 and context.effect_key:
+        raise ValueError("too late")
+
+
+def test_a_real_call_that_fails_when_it_is_repeated_and_is_passed_over_is_lost() -> None:
+    flow = document(calls("a", function="late", on_error="continue", retry={"max_attempts": 1}), node("b", "a"))
+    report = verify(flow, functions={"late": only_at_first}, real=["a"], seeds=0)
+    assert report.ok and report.lost == ["a"]
+    (finding,) = [each for each in report.findings if each.node == "a"]
+    assert (finding.kind, finding.severity) == ("different", "warning") and "--real" in finding.hint
+
+
+def test_what_is_called_for_real_can_be_asked_for() -> None:
+    seen: list[tuple[int, dict[str, float]]] = []
+
+    def asks() -> None:
+        seen.append(verifier.activity)
+
+    verifier = Verifier(document(calls("a", function="asks")), functions={"asks": asks}, real=["a"])
+    assert verifier.activity == (0, {})
+    assert verifier.undisturbed.stuck == ""
+    ((reached, calling),) = seen
+    assert reached > 0 and list(calling) == ["a"]
+
+
+def test_a_real_call_that_does_not_return_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.testing.simulated_loop.REAL_SECONDS_MAX", 0.01)
+    monkeypatch.setattr("tidemill.testing.simulated_loop.END_SECONDS_MAX", 0.01)
+    free = threading.Event()
+    report = verify(document(calls("a", function="waits")), functions={"waits": free.wait}, real=["a"])
+    free.set()
+    (finding,) = report.findings
+    assert (finding.kind, finding.severity) == ("undisturbed", "error")
+    assert "a has not returned for" in finding.message and "called for real" in finding.hint
+
+
+# Long runs
+
+
+LONG = document(calls("a", function="keyed", loop={"condition": "iteration < 40", "max_iterations": 99}))
+
+
+def test_a_run_with_too_many_boundaries_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.testing.verifier.REACHED_MAX", 50)
+    report = verify(LONG, functions=FUNCTIONS)
+    (finding,) = report.findings
+    assert (finding.kind, finding.severity, report.crashes) == ("undisturbed", "error", 0)
+    assert "places at which a worker may die" in finding.message and "other inputs" in finding.hint
+
+
+def test_a_long_run_is_lived_through_less_often_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.testing.verifier.WORK_MAX", 1)
+    short = Verifier(LONG, functions=FUNCTIONS).verify()
+    assert (sum(short.boundaries.values()), short.random) == (10, 10)
+    asked = Verifier(LONG, functions=FUNCTIONS).verify(seeds=11, boundaries_max=12)
+    assert (sum(asked.boundaries.values()), asked.random) == (12, 11)
+
+
+def test_the_seeds_of_random_histories_begin_beyond_those_of_boundaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.testing.verifier.RANDOM_FIRST", 20)
+    report = Verifier(LONG, functions=FUNCTIONS).verify(seeds=2, boundaries_max=30)
+    assert (sum(report.boundaries.values()), report.random) == (30, 2)
+    assert [seed for seed, kind in report.kinds.items() if kind == "random"] == [1_000_000, 1_000_001]
+
+
+# Expected ends
+
+
+SAGA = {"nodes": BROKE, "repeatable": ["book", "pay"]}
+
+
+def test_a_run_that_is_meant_to_fail_and_is_rolled_back_has_no_finding() -> None:
+    for given in ({"fakes": SAGA, "expect": "failed"}, {"fakes": {**SAGA, "expect": "failed"}}):
+        report = verify(trip, seeds=3, **given)  # type: ignore[arg-type]
+        assert report.findings == [] and report.is_as_expected
+        assert (report.rollback, set(report.ended)) == ("done", {"FAILED"})
+
+
+@pytest.mark.parametrize(("fakes", "expect", "status"), [(SAGA, "completed", "FAILED"), ({}, "failed", "COMPLETED")])
+def test_a_run_that_does_not_end_as_expected_is_an_error(fakes: Any, expect: Any, status: str) -> None:
+    report = verify(trip, fakes=fakes, expect=expect, seeds=0)
+    assert not report.ok and not report.is_as_expected
+    (finding,) = [each for each in report.findings if each.kind == "undisturbed"]
+    assert f"the run ends {status} without a crash, and is to end {expect.upper()}" in finding.message
+
+
+def test_a_history_that_does_not_end_as_expected_is_an_error() -> None:
+    flow = document(
+        calls("a", function="attempt"), node("b", "a", type="fail", config={}, when="ctx.a.output.attempt == 1")
+    )
+    verifier = Verifier(flow, functions={"attempt": steady}, real=["a"], expect="failed")
+    report = verifier.verify(seeds=0)
+    assert ("different", "error", "") in kinds(report)
+    (finding,) = [each for each in report.findings if each.severity == "error"]
+    assert finding.message == "the run ends COMPLETED after the crash, and is to end FAILED"
+
+
+def test_other_nodes_of_a_run_that_is_meant_to_fail_may_get_less_far() -> None:
+    flow = document(
+        calls("a", function="keyed"), calls("b", "a", function="keyed"),
+        calls("x", function="keyed"), node("y", "x", type="fail", config={}),
+    )  # fmt: skip
+    assert verify(flow, functions=FUNCTIONS, seeds=20).findings != []
+    assert verify(flow, functions=FUNCTIONS, seeds=20, expect="failed").findings == []
+
+
+# Made-up values
+
+
+@tidemill.task
+def noted(at: datetime.datetime) -> datetime.datetime:
+    return at
+
+
+@tidemill.workflow
+def dated(
+    at: datetime.datetime,
+    day: datetime.date,
+    span: datetime.timedelta,
+    key: uuid.UUID,
+    cost: Decimal,
+    pair: tuple[int, str],
+) -> datetime.datetime:
+    return noted(at)
+
+
+def test_inputs_are_made_for_every_type_that_tidemill_writes_a_schema_for() -> None:
+    assert verify(dated, seeds=0).status == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("schema", "made"),
+    [
+        ({"type": "string", "pattern": r"^\d{4}-\d\d-\d\d$"}, "2030-01-01"),
+        ({"type": "string", "pattern": "^CC-[0-9]$"}, "fake"),
+        ({"type": "string", "format": "decimal", "formatMinimum": "12.5"}, "12.5"),
+        ({"type": "string", "format": "duration"}, "PT1H"),
+    ],
+)
+def test_made_up_texts_fit_formats_and_the_patterns_of_usual_values(schema: dict[str, Any], made: str) -> None:
+    assert fake_value(schema) == made
