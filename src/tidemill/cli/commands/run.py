@@ -29,7 +29,7 @@ from tidemill.cli.inputs import (
 from tidemill.cli.options import is_server
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
-from tidemill.cli.render.lists import asked_of, decide_command, may_decide, print_decision
+from tidemill.cli.render.lists import asked_of, decide_command, has_submitted, may_decide, print_decision
 from tidemill.cli.render.progress import Lines, QuietWatcher
 from tidemill.cli.render.runs import print_end, print_quietly, print_trouble, reference
 from tidemill.cli.render.tables import names, print_facts, report_refusal
@@ -52,10 +52,11 @@ from tidemill.cli.session import CLOSE_SECONDS_MAX, StoreSession
 from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.client import Tidemill
 from tidemill.engine.services.approvals import HUMAN
+from tidemill.engine.validation import check_run_id
 from tidemill.engine.views import ApprovalView, RunView
 from tidemill.errors import Rejected, StoreUnusable, rejected
 from tidemill.kernel.commands import Verb
-from tidemill.kernel.decide.approvals import consequences
+from tidemill.kernel.decide.approvals import as_user, consequences
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Workflow
 from tidemill.observability.capture import OutputCapture
@@ -206,6 +207,8 @@ class Prompter:
                 self._watcher.enter()
             return
         asked = names(view.approval.approvers or ("anyone",))
+        if has_submitted(view.approval, as_user(self._actor)):
+            asked += f", and not by {self._actor}, who submitted the run (four eyes)"
         how = DECISION_UNREACHABLE if self._session.is_private_store else command
         self._watcher.say(f"◷ {where(event)} waits for a decision by {asked} · {how}")
 
@@ -265,9 +268,11 @@ def run(options: RunOptions) -> int:
         if options.stream is not None and (options.as_json or options.quiet):
             message = "--stream prints parts as they arrive; --json and --quiet print only the result"
             raise rejected("option_invalid", message, hint="drop one of them")
-        if options.resume and options.key:
+        if options.resume is not None and options.key is not None:
             raise rejected("option_invalid", "--key names a new run, --resume an earlier one", hint="drop one of them")
-        if options.resume:
+        if options.key is not None:
+            check_run_id(options.key)
+        if options.resume is not None:
             options = replace(options, resume=StoreSession(options.store).run_id(options.resume))
         source, inputs = read_source(options.file), read_inputs(options.given)
         settings = read_settings(imports=options.imports)
