@@ -336,6 +336,27 @@ def test_a_changed_document_is_applied_to_the_run_that_it_corrects(
     )
 
 
+def test_no_patch_is_offered_that_would_be_refused(
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that has its result cannot change: the file is for a new run."""
+    monkeypatch.chdir(tmp_path)
+    flow = tmp_path / "g.yaml"
+    flow.write_text(FAILING)
+    assert inside("run", "g.yaml", "--key", "r").code == main.FAILED
+    assert inside("runs", "override", "r", "b", "--value", "3").code == main.OK
+    flow.write_text(MENDED)
+    resumed = inside("run", "g.yaml", "--resume", "r")
+    assert resumed.err == "! this run follows gg@1, which differs from g.yaml; to use the file: tidemill run g.yaml\n"
+
+
+def test_an_empty_key_is_refused(inside: InProcessCli, tmp_path: Path) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text(MENDED)
+    refused = inside("run", str(file), "--key", "", "--json")
+    assert (refused.code, refused.json["problems"][0]["code"]) == (main.REFUSED, "run_key_invalid")
+
+
 def test_a_failure_that_a_retry_repeats_names_the_patch(
     inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

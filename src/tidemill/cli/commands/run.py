@@ -416,7 +416,7 @@ def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> tuple[str, 
     if not options.silent and _has_changed(mill, view, source):
         file, code = _named(options)
         words = ("runs", "patch", view.run_id, file, *code, "--retry")
-        if view.status == "COMPLETED":
+        if view.status == "COMPLETED" or not _may_patch(mill, view, source):
             words = ("run", file, *code)
         follows = reference(view.workflow, view.version, view.revision)
         said = f"! this run follows {follows}, which differs from {file}; to use the file: {session.command(*words)}"
@@ -451,6 +451,15 @@ def _has_changed(mill: Tidemill, view: RunView, source: Source) -> bool:
     if view.revision:
         known.append(mill.workflow_document(reference(view.workflow, view.version, None)))
     return bool(problems) or all(unpinned(each, wanted) != wanted for each in known)
+
+
+def _may_patch(mill: Tidemill, view: RunView, source: Source) -> bool:
+    """Whether a run could take over a file: nodes that have their results may not change."""
+    try:
+        mill.patch(view.run_id, document=source.document, retry=True, dry_run=True)
+    except Rejected:
+        return False
+    return True
 
 
 def _idle_report(
