@@ -54,7 +54,7 @@ from tidemill.client import Tidemill
 from tidemill.engine.services.approvals import HUMAN
 from tidemill.engine.validation import check_run_id
 from tidemill.engine.views import ApprovalView, RunView
-from tidemill.errors import Rejected, StoreUnusable, rejected
+from tidemill.errors import Rejected, StoreUnusable, TidemillError, rejected
 from tidemill.kernel.commands import Verb
 from tidemill.kernel.decide.approvals import as_user, consequences
 from tidemill.kernel.events import NOT_AN_ITEM
@@ -166,9 +166,14 @@ class Prompter:
             how = SIGNAL_UNREACHABLE if self._session.is_private_store else command
             self._watcher.say(f"◷ {where(event)} waits for the signal {event['name']} · {how}")
 
+    @property
+    def is_private(self) -> bool:
+        """Whether the run ends with this process."""
+        return self._session.is_private_store
+
     def on_interrupt(self, run_id: str, *, asks: bool) -> Interrupted:
         """What an interrupt means: the person chooses; without a terminal, or if told to end, the run is detached."""
-        if self._session.is_private_store:
+        if self.is_private:
             return "cancel"
         if not asks or not self._talks:
             return "detach"
@@ -282,12 +287,11 @@ def run(options: RunOptions) -> int:
         with reserve_stdout() if options.silent else _whole_lines() as out, folders:
             view, board = _run(options, settings, source, inputs, out)
     except (Rejected, StoreUnusable) as refusal:
-        report_refusal(refusal, as_json=options.as_json)
+        report_refusal(_meant(refusal, options), as_json=options.as_json)
         return main.REFUSED
     if options.as_json:
         print_json(view.to_dict())
     if board.detached:
-        _print_detached(options, board.run_id)
         return _interrupted(board)
     if options.stream is not None:
         print_trouble(view, board)
@@ -303,6 +307,21 @@ def run(options: RunOptions) -> int:
     return _interrupted(board) if board.interrupted and view.status == "CANCELLED" else main.FAILED
 
 
+def _meant(refusal: Rejected | StoreUnusable, options: RunOptions) -> Rejected | StoreUnusable:
+    """The refusal of a file that is not there says how to start a workflow of this name, if one is published."""
+    if not isinstance(refusal, Rejected) or refusal.code != "file_missing":
+        return refusal
+    session = StoreSession(options.store)
+    try:
+        session.asked(lambda mill: mill.workflow(options.file))
+    except TidemillError:
+        return refusal
+    command = session.command("start", options.file)
+    return rejected(
+        "file_missing", f"there is no file {options.file}", hint=f"to run the published workflow: {command}"
+    )
+
+
 def _interrupted(board: RunProgress) -> int:
     return main.TERMINATED if board.terminated else main.INTERRUPTED
 
@@ -313,7 +332,7 @@ def _whole_lines() -> Iterator[TextIO]:
     capture = OutputCapture()
     # Beside the live display of a terminal nothing is mixed.
     drawn = supports_unicode() and not in_background(sys.stdout)
-    capture.install(lines=True, marks=None if drawn else lambda label: label.partition(" ")[2])
+    capture.install(lines=True, marks=None if drawn else lambda label: label.rpartition(" ")[2])
     try:
         yield sys.stdout
     finally:
@@ -379,10 +398,15 @@ def _run(
             events = mill.follow(run_id, live=live, awaited=True)
             mill.start(version, inputs, key=run_id, labels=labels, submitted_by=options.actor)
         prompter = Prompter(mill, options, watcher, workflow)
-        if options.resume:
-            news = _catch_up(mill, board, watcher)
-        with _idle_report(mill, options, board, watcher) if remote else nullcontext():
-            _watch(mill, board, watcher, prompter, events, live=live, news="" if options.silent else news)
+        try:
+            if options.resume:
+                news = _catch_up(mill, board, watcher)
+            with _idle_report(mill, options, board, watcher) if remote else nullcontext():
+                _watch(mill, board, watcher, prompter, events, live=live, news="" if options.silent else news)
+        finally:
+            # Also after a second interrupt, and before one that ends the command while it closes.
+            if board.detached:
+                _print_detached(options, board.run_id)
         return mill.show(board.run_id), board
     finally:
         mill.close(timeout_s=CLOSE_SECONDS_MAX)
@@ -529,6 +553,7 @@ def _watch(
             except KeyboardInterrupt as interrupt:
                 events = None
                 board.terminated = isinstance(interrupt, main.Terminated)
+                board.detached = not prompter.is_private
                 answer = prompter.on_interrupt(board.run_id, asks=not board.terminated)
+                board.detached = answer == "detach"
                 board.interrupted = board.interrupted or answer != "watch"
-        board.detached = True
