@@ -132,7 +132,7 @@ def engine_at(
     check_tenant_name(tenant)
     ambient, storage = RealAmbient(), open_storage(url, read_only=read_only)
     processes = SandboxPool() if work else None  # For what is too much for the worker's own process.
-    settings, registry = _settings_of(_checked_settings(settings), work=work), function_registry(functions)
+    settings, registry = _settings_of(_checked_settings(settings, work=work), work=work), function_registry(functions)
     types = node_types(registry, handlers, processes, storage.store, settings)
     options = WorkerOptions(
         **_process_facts(name, ambient.new_id()[-8:], work=work),
@@ -169,12 +169,12 @@ def engine_at(
     return engine
 
 
-def _checked_settings(settings: object) -> Settings:
+def _checked_settings(settings: object, *, work: bool) -> Settings:
     if settings is not None and not isinstance(settings, Settings):
         message = f"settings are those of tidemill.settings.read_settings(), not {type(settings).__name__}"
         hint = "write `settings=read_settings(FILE)`, or leave it out for `tidemill.toml` and the environment"
         raise rejected("option_invalid", message, hint=hint)
-    return settings or read_settings()
+    return settings or read_settings(secrets=work)
 
 
 def _checked_concurrency(number: object) -> int:

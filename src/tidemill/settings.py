@@ -228,10 +228,11 @@ class _Problems:
             raise Rejected(self._found)
 
 
-def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = ()) -> Settings:
+def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = (), secrets: bool = True) -> Settings:
     """Read the configuration file and the environment. `imports` are further grants, given as flags.
 
-    Raises Rejected with everything that is wrong.
+    A process that runs no nodes needs no secrets: without `secrets`, variables about them may be wrong. Raises Rejected
+    with everything else that is.
     """
     problems, variables = _Problems(), os.environ
     problems.read(refuse_unknown_variables, None)
@@ -244,6 +245,7 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
 
     egress = variables.get(EGRESS_VARIABLE) or ",".join(file.egress)
     smtp = variables.get(SMTP_VARIABLE) or file.smtp
+    grants = variables.get(SECRET_GRANTS_VARIABLE, "") if secrets else ""
     settings = Settings(
         imports=_imports(
             problems.read(lambda: _listed_imports(file.imports), None, said(IMPORTS_VARIABLE, "imports")),
@@ -256,14 +258,11 @@ def read_settings(config: str | Path | None = None, *, imports: Sequence[str] = 
         smtp=problems.read(lambda: server_at(smtp) if smtp else None, None, said(SMTP_VARIABLE, "smtp")),
         interpreter_packages=file.interpreter_packages,
         secrets_folder=problems.read(
-            lambda: _secrets_folder(file.secrets_folder), None, said(SECRETS_VARIABLE, "secrets_folder")
+            lambda: _secrets_folder(file.secrets_folder) if secrets else None,
+            None,
+            said(SECRETS_VARIABLE, "secrets_folder"),
         ),
-        secrets={
-            **file.secrets,
-            **problems.read(
-                lambda: read_secret_grants(variables.get(SECRET_GRANTS_VARIABLE, "")), {}, SECRET_GRANTS_VARIABLE
-            ),
-        },
+        secrets={**file.secrets, **problems.read(lambda: read_secret_grants(grants), {}, SECRET_GRANTS_VARIABLE)},
         databases=_databases(file.databases, f"{path}", problems),
         sql=StoreSqlGrants(
             enabled=problems.read(

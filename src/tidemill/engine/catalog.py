@@ -173,7 +173,9 @@ class Catalog:
         body = encode_workflow(compiled.workflow)
         digest = await self._blobs.put(tenant, body)
         text = await self._blobs.put(tenant, msgspec.json.encode(compiled.document, order="sorted"))
-        self._keep((tenant, digest), CompiledWorkflow(compiled.workflow), len(body))
+        # As other workers read it: the bytes have the keys in alphabetical order, which templates and outputs show.
+        workflow = await off_loop(compiled.document, decode_workflow, body)
+        self._keep((tenant, digest), CompiledWorkflow(workflow), len(body))
         return digest, text
 
     async def publish(

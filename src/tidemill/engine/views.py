@@ -471,7 +471,7 @@ async def _node_view(
         "error": error_view(visit.error) if visit.status in ("FAILED", "QUEUED", "RUNNING") else None,
     }
     if visit.map is not None:
-        shown["items"] = {"count": visit.map.count, "done": visit.map.done, "failed": visit.map.failed}
+        shown["items"] = visit.map.counts()
     if visit.status == "RUNNING":
         shown["since_ms"] = visit.since_ms
     if visit.status == "FAILED" and visit.tolerated:

@@ -40,22 +40,24 @@ class LoopBudgetSpent(Exception):
 
 
 class Explanation(str):
-    """A message that carries its hint through a library that only transports strings."""
+    """A message that carries its hint and code through a library that only transports strings."""
 
-    __slots__ = ("hint",)
+    __slots__ = ("code", "hint")
+    code: str
     hint: str
 
-    def __new__(cls, message: str, hint: str = "") -> Explanation:
+    def __new__(cls, message: str, hint: str = "", code: str = "template_failed") -> Explanation:
         explanation = super().__new__(cls, message)
-        explanation.hint = hint
+        explanation.hint, explanation.code = hint, code
         return explanation
 
 
 def template_failed(message: str, hint: str = "") -> ExpressionError:
-    """Build the failure of a template; an explanation brings its own hint."""
+    """Build the failure of a template; an explanation brings its own hint and code."""
+    code = "template_failed"
     if isinstance(message, Explanation):
-        hint = hint or message.hint
-    return ExpressionError(code="template_failed", message=str.__str__(message), hint=hint)
+        hint, code = hint or message.hint, message.code
+    return ExpressionError(code=code, message=str.__str__(message), hint=hint)
 
 
 def condition_failed(message: str, hint: str = "") -> ExpressionError:

@@ -199,7 +199,7 @@ class Schema:
                 yield Problem(code=code, message=shorten(error.message, 300), path=place, hint=hint)
             case ValidationErrorKind.Type():
                 wanted = self._at(error.schema_path[:-1])
-                hint = _object_form(wanted, error.instance)
+                hint = _object_form(wanted, error.instance) or _list_form(wanted, error.instance)
                 if not hint and isinstance(wanted, dict) and wanted.get("type") in ("number", "integer"):
                     hint = number_hint(place.rpartition("/")[2], error.instance)
                 if not hint and isinstance(wanted, dict) and "pattern" in wanted:
@@ -252,6 +252,17 @@ def _object_form(schema: Json, value: Json) -> str:
     fitting = [name for name in names if _is_of_type(value, properties.get(name))] if len(required) < 2 else []
     forms = [f"{{{name}: {written}}}" for name in fitting[:NAMES_SHOWN_MAX]]
     return f"write {' or '.join(forms)}" if forms else f"write an object with {shorten(', '.join(names), 200)}"
+
+
+def _list_form(schema: Json, value: Json) -> str:
+    """How to write a list where one item stands, as far as it is clear what an item is."""
+    items = schema.get("items") if isinstance(schema, dict) and schema.get("type") == "array" else None
+    if not _is_of_type(value, items) or isinstance(value, list) or not is_small(value, 0, QUOTED_MAX):
+        return ""
+    takes, name = described(items), str(value)
+    if "NAME" in takes and name.isidentifier():
+        return f"write {' or '.join(f'[{each}]' for each in takes.replace('NAME', name).split(' or '))}"
+    return f"write [{msgspec.json.encode(value).decode()}]"
 
 
 def _listed(value: Json) -> list[Any]:

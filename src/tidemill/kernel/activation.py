@@ -261,6 +261,14 @@ class MapState(msgspec.Struct, array_like=True, gc=False):
     def room(self) -> int:
         return min(self.count - self.next, self.window - self.flying)
 
+    def counts(self) -> dict[str, int]:
+        """How many items there are, have ended and failed, and how many of `done` were cancelled, if any."""
+        # Only completed items are packed.
+        entries = items_merged(self.by_index).values()
+        cancelled = sum(isinstance(entry, Activation) and entry.status == "CANCELLED" for entry in entries)
+        counted = {"count": self.count, "done": self.done, "failed": self.failed}
+        return {**counted, "cancelled": cancelled} if cancelled else counted
+
     def get(self, index: int) -> Activation | None:
         """An item, to read; None if it has no history."""
         known: Activation | bytes | None = self.by_index.get(index)

@@ -264,6 +264,8 @@ class NodeType(msgspec.Struct, frozen=True, kw_only=True):
     """Config fields that hold a JSON Schema, e.g. `form`."""
     check: Callable[[Json], Iterator[ConfigProblem]] | None = None
     """Checks beyond the config schema; sees templates unrendered."""
+    checks_anything: bool = False
+    """`check` copes with a config that breaks the schema, so that it reports its problems, too."""
     capped: Callable[[Json], bool] | None = None
     """Whether the concurrency limit applies to a node with this config; to every node if it is None."""
     description: str = ""

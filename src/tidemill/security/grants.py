@@ -142,12 +142,15 @@ def read_secret_grants(text: str) -> dict[str, SecretGrant]:
 def _secret_grant(entry: str) -> tuple[str, SecretGrant]:
     name, equals, rest = entry.partition("=")
     origins, at, workflows = rest.rpartition("@")
+    hint = "write CRM=https://api.example.com@billing"
     try:
-        if not (equals and at and name.strip() and workflows.strip()):
+        if equals and name.strip() and rest.strip() and not (at and workflows.strip()):
+            hint = f"write {name.strip()}={rest.strip().rstrip('@')}@WORKFLOW"
+            raise ValueError(f"{entry!r} is not a grant: the workflow is missing")
+        if not (equals and name.strip() and rest.strip()):
             raise ValueError(f"{entry!r} is not a grant")
         return name.strip(), SecretGrant(_listed(origins), _listed(workflows))
     except ValueError as error:
-        hint = "write CRM=https://api.example.com@billing"
         raise rejected("secret_grant_invalid", str(error), hint=hint) from None
 
 

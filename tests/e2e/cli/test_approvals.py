@@ -57,10 +57,27 @@ def test_a_field_that_is_left_out_gets_its_default(cli_store: CliStore) -> None:
 def test_the_printed_command_fills_in_the_fields_that_the_form_requires(cli_store: CliStore) -> None:
     run_id = cli_store.asking()
     command = f"tidemill approvals decide {run_id} review approve --form window=VALUE"
-    assert command in " ".join(cli_store.fine("runs", "why", run_id).split())
+    assert f"{command} --role ops" in " ".join(cli_store.fine("runs", "why", run_id).split())
     assert cli_store.fine("approvals", "show", run_id, "review").endswith(f"→ {command} --role ops\n")
     pasted = shlex.split(command.replace("VALUE", "day"))[1:]
     assert cli_store.fine(*pasted, "--as", "ada") == "✓ review: your vote counts, 1 of 2 agree so far\n"
+
+
+FOUR_EYES = {"title": "Spend?", "approvers": ["role:boss", "user:bob"], "four_eyes": True}
+
+
+def test_who_submitted_is_shown_no_command_that_is_refused(
+    cli_store: CliStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "mia")
+    document = {"name": "spend", "nodes": [{"id": "ask", "type": "human", "config": FOUR_EYES}]}
+    run_id = cli_store.start(document, submitted_by="mia")
+    cli_store.until(run_id, lambda view: view.nodes["ask"]["status"] == "WAITING")
+    command = f"tidemill approvals decide {run_id} ask approve --as PERSON --role boss"
+    for shown in (cli_store.fine("why", run_id), cli_store.fine("approvals", "show", run_id, "ask")):
+        assert command in " ".join(shown.split())
+    assert cli_store(*shlex.split(command.replace("PERSON", "mia"))[1:]).code == main.REFUSED
+    cli_store.fine(*shlex.split(command.replace("PERSON", "ada"))[1:])
 
 
 def test_what_follows_a_time_out_is_told_where_there_is_one(cli_store: CliStore) -> None:
@@ -148,16 +165,16 @@ def test_somebody_at_the_terminal_decides(flow: Path) -> None:
         (QUESTION, "perhaps"),
         ("please answer a, r or l", None),
         (QUESTION, "a"),
+        ("copies (integer, default 2):", ""),
+        ("count (integer, may be empty):", "many"),
+        ('"many" is not of type "integer"', None),
+        ("count (integer, may be empty):", "3"),
         ("when (day | night, required):", "noon"),
         ('"noon" is not one of "day" or "night"', None),
         ("when (day | night, required):", ""),
         ("when is required", None),
         ("when (day | night, required):", "day"),
-        ("count (integer, may be empty):", "many"),
-        ('"many" is not of type "integer"', None),
-        ("count (integer, may be empty):", "3"),
         ("Why (why, string, may be empty):", "12"),
-        ("copies (integer, default 2):", ""),
         ("comment (may be empty):", "fine by me"),
     ):
         talk.expect(expected)
@@ -233,6 +250,18 @@ def test_nobody_is_asked_who_may_not_decide(flow: Path, arguments: tuple[str, ..
     code, text = talk.end()
     assert code == main.INTERRUPTED
     assert QUESTION not in text
+
+
+def test_who_submitted_is_told_why_nothing_is_asked(flow: Path) -> None:
+    config = "title: Release?, approvers: ['role:ops'], four_eyes: true"
+    talk = Conversation("run", ask(flow, config), "--as", "eve", "--role", "ops", columns=200)
+    talk.expect("◷ review waits for a decision by role:ops, and not by eve, who submitted the run (four eyes)")
+    talk.expect("review approve --as PERSON --role ops")
+    talk.interrupt()
+    talk.expect(INTERRUPTED)
+    talk.interrupt()
+    code, text = talk.end()
+    assert code == main.INTERRUPTED and QUESTION not in text
 
 
 def test_roles_count(flow: Path) -> None:

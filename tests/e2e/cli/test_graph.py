@@ -160,6 +160,18 @@ def test_a_run_on_a_terminal_has_colours(tmp_path: Path) -> None:
     assert (code, "\x1b[32m✓ " in written) == (main.OK, True)
 
 
+@pytest.mark.parametrize("words", [("--timeline",), ("--format", "svg"), ("--format", "html")])
+def test_the_source_of_a_picture_is_not_written_to_a_terminal(tmp_path: Path, words: tuple[str, ...]) -> None:
+    store = ("--store", f"sqlite:///{tmp_path}/runs.db")
+    process("run", str(EXAMPLES / "hello.yaml"), "--key", "r", *store)
+    commands = [("runs", "graph", "r", *words, *store)]
+    commands += [("graph", str(EXAMPLES / "hello.yaml"), *words)] if "--format" in words else []
+    for command in commands:
+        code, written = on_terminal(*command)
+        assert code == main.REFUSED and "<svg" not in written and "name a file for it: -o " in shown(written)
+        assert "<svg" in process(*command).out
+
+
 def test_a_run_is_drawn_as_it_was(cli_store: CliStore) -> None:
     run_id = cli_store.failed()
     assert "○ book" in cli_store.fine("runs", "graph", run_id, "--at", "3")

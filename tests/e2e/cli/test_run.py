@@ -210,6 +210,27 @@ def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(folder: Path, number:
     assert process("runs", "cancel", run_id[:20]).code == main.OK
 
 
+def test_a_second_interrupt_at_once_still_says_how_to_go_on(folder: Path) -> None:
+    file = document(folder, "- {id: asleep, type: sleep, config: {seconds: 600}}")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with running("run", file, text=True, **pipes) as child:
+        assert child.stdout is not None and " run " in child.stdout.readline()
+        time.sleep(0.2)
+        for _ in range(2):
+            child.send_signal(signal.SIGINT)
+            time.sleep(0.02)
+        _, err = child.communicate()
+    assert child.returncode == main.INTERRUPTED
+    assert "→ detached: run " in err and "--resume" in err and "Traceback" not in err
+
+
+def test_a_published_workflow_is_started_and_not_run(inside: InProcessCli, folder: Path) -> None:
+    assert inside("publish", document(folder, "- {id: a, type: value}")).code == main.OK
+    assert "→ to run the published workflow: tidemill start flow\n" in inside("run", "flow").err
+    assert "→ to run the published workflow: tidemill start flow@1\n" in inside("run", "flow@1").err
+    assert "tidemill start" not in inside("run", "other").err
+
+
 def test_an_interrupt_cancels_a_run_that_nobody_could_carry_on(folder: Path) -> None:
     code, out, err, seconds = interrupt(("--store", "memory://"), folder)
     assert code == main.INTERRUPTED
@@ -230,7 +251,7 @@ def test_without_a_terminal_printed_lines_are_whole_and_name_their_node(folder: 
         - {id: two, type: python, config: {function: "many_lines:talk", args: {name: b}}}
         """,
     )
-    lines = process("run", file).out.splitlines()
+    lines = process("run", file, "--key", "a key of words").out.splitlines()
     for node, name in (("one", "a"), ("two", "b")):
         expected = [f"[{node}] working on {name} {at}" for at in range(300)] + [f"[{node}] end"]
         assert [line for line in lines if line.startswith(f"[{node}]")] == expected
@@ -357,6 +378,27 @@ def test_a_changed_document_is_applied_to_the_run_that_it_corrects(
     assert inside("run", "g.yaml", "--resume", "@last").err.endswith(
         "follows gg@1+1, which differs from g.yaml; to use the file: tidemill run g.yaml\n"
     )
+
+
+def test_no_patch_is_offered_that_would_be_refused(
+    inside: InProcessCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that has its result cannot change: the file is for a new run."""
+    monkeypatch.chdir(tmp_path)
+    flow = tmp_path / "g.yaml"
+    flow.write_text(FAILING)
+    assert inside("run", "g.yaml", "--key", "r").code == main.FAILED
+    assert inside("runs", "override", "r", "b", "--value", "3").code == main.OK
+    flow.write_text(MENDED)
+    resumed = inside("run", "g.yaml", "--resume", "r")
+    assert resumed.err == "! this run follows gg@1, which differs from g.yaml; to use the file: tidemill run g.yaml\n"
+
+
+def test_an_empty_key_is_refused(inside: InProcessCli, tmp_path: Path) -> None:
+    file = tmp_path / "g.yaml"
+    file.write_text(MENDED)
+    refused = inside("run", str(file), "--key", "", "--json")
+    assert (refused.code, refused.json["problems"][0]["code"]) == (main.REFUSED, "run_key_invalid")
 
 
 def test_a_failure_that_a_retry_repeats_names_the_patch(

@@ -168,6 +168,15 @@ def test_an_unknown_outcome_is_settled_and_then_undone(cli_store: CliStore) -> N
     assert "9 given back" in cli_store.fine("runs", "events", run_id)
 
 
+def test_an_item_that_is_skipped_is_named(cli_store: CliStore) -> None:
+    config = {"seconds": "{{ item }}"}
+    nodes = [{"id": "load", "type": "sleep", "map": {"over": [0, 0, -1], "max_parallel": 1}, "config": config}]
+    run_id = cli_store.start({"name": "batch", "nodes": nodes})
+    cli_store.until(run_id, lambda view: view.status == "FAILED")
+    told = cli_store.fine("runs", "override", run_id, "load", "--item", "2", "--skip")
+    assert told.startswith("✓ item 2 of load is skipped; run ")
+
+
 def test_items_that_are_queued_together_are_one_range(cli_store: CliStore) -> None:
     """A map that is retried is held until its items are let in, though there is no limit."""
     tries = {"attempts": "{{ 9 if item else 0 }}"}

@@ -55,6 +55,19 @@ def test_a_run_uses_the_file_that_is_named_or_the_users(
     assert inside(*RUN).code == 0
 
 
+def test_who_only_asks_needs_no_grants_of_secrets(
+    inside: InProcessCli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ("run", "../documents/hello.yaml", "--key", "r")
+    assert inside(*run).code == 0
+    monkeypatch.setenv("TIDEMILL_SECRET_GRANTS", "CRM=https://crm.example")
+    monkeypatch.setenv("TIDEMILL_SECRETS", str(folder / "nowhere"))
+    for command in (("why", "r"), ("runs", "logs", "r"), ("runs", "list"), ("dlq", "list")):
+        assert inside(*command).code == 0, command
+    refused = inside(*run)
+    assert refused.code == 2 and "the workflow is missing" in refused.err and "TIDEMILL_SECRETS" in refused.err
+
+
 @pytest.mark.parametrize("where", ["here", "documents"])
 @pytest.mark.parametrize("command", ["run", "publish", "validate"])
 def test_a_file_of_the_folder_is_ignored_and_the_command_says_so(

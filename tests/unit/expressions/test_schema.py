@@ -85,6 +85,21 @@ def test_the_message_helps(value: Any, message: str, hint: str) -> None:
     assert hint in problem.hint
 
 
+@pytest.mark.parametrize(
+    ("items", "value", "hint"),
+    [
+        ({"type": "string"}, "a b", 'write ["a b"]'),
+        ({"type": "string", "description": "user:NAME or role:NAME"}, "boss", "write [user:boss] or [role:boss]"),
+        ({"type": "string", "description": "user:NAME or role:NAME"}, "role:boss", 'write ["role:boss"]'),
+        ({"type": "integer"}, 3, "write [3]"),
+        ({"type": "object"}, "a", ""),
+        (True, "a", ""),
+    ],
+)
+def test_the_hint_makes_a_list_of_one_item(items: Any, value: Any, hint: str) -> None:
+    assert compile_schema({"type": "array", "items": items}).problems(value)[0].hint == hint
+
+
 def test_the_hint_finds_its_way_through_references() -> None:
     schema = {"properties": {"p": {"$ref": "#/$defs/p"}}, "$defs": {"p": PERSON}}
     assert compile_schema(schema).problems({"p": {"name": "Ada", "aeg": 1}})[0].hint == 'did you mean "age"?'

@@ -170,3 +170,11 @@ def test_a_variable_that_grants_nothing_is_refused(text: str) -> None:
     with pytest.raises(Rejected) as refused:
         read_secret_grants(text)
     assert refused.value.code == "secret_grant_invalid" and "CRM=https://" in refused.value.problems[0].hint
+
+
+def test_a_grant_without_a_workflow_says_so() -> None:
+    with pytest.raises(Rejected) as refused:
+        read_secret_grants("CRM=https://a.example, https://b.example")
+    (problem,) = refused.value.problems
+    assert problem.message.endswith("is not a grant: the workflow is missing")
+    assert problem.hint == "write CRM=https://a.example, https://b.example@WORKFLOW"

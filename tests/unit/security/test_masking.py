@@ -301,3 +301,13 @@ def test_a_secret_that_is_not_there_is_told_with_what_to_do(isolation: str, monk
     error = view.nodes["ask"]["error"]
     assert (error["code"], error["message"]) == ("secret_missing", 'there is no secret "NOWHERE"')
     assert f"{PREFIX}NOWHERE" in error["hint"] and not error.get("retryable")
+
+
+def test_a_secret_that_a_template_misses_has_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    grant_secrets(monkeypatch, "NOWHERE")
+    with tidemill.open("memory://") as mill:
+        config = {"url": "http://127.0.0.1:9/", "headers": {"authorization": "Bearer {{ secrets.NOWHERE }}"}}
+        view = mill.run(document(node("ask", type="http", config=config), name="missing"))
+    error = view.nodes["ask"]["error"]
+    told = ("secret_missing", '/headers/authorization: there is no secret "NOWHERE"')
+    assert (error["code"], error["message"]) == told and f"{PREFIX}NOWHERE" in error["hint"]

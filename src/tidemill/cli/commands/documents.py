@@ -16,6 +16,7 @@ from tidemill.cli import main, options
 from tidemill.cli.inputs import FILE_ENDINGS, STDIN, Source, read_source
 from tidemill.cli.render.graph import (
     PictureForm,
+    check_screen,
     draw,
     drawing_text,
     form_of,
@@ -52,7 +53,9 @@ def graph(file: str, *, form: PictureForm | None, output: str | None = None) -> 
     document, _ = with_stand_ins(source.document)
     with source.located():
         workflow = compile_document(document, types.by_name, types.unusable_types).workflow
-    match form or form_of(output) or ("text" if supports_unicode() else "mermaid"):
+    form = form or form_of(output) or ("text" if supports_unicode() else "mermaid")
+    check_screen(form, output, workflow.name)
+    match form:
         case "mermaid":
             waiting = {name for name, majors in types.by_name.items() if majors[-1].waits}
             picture = "".join(f"{line}\n" for line in mermaid_lines(workflow, waiting))

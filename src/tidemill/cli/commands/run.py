@@ -29,7 +29,7 @@ from tidemill.cli.inputs import (
 from tidemill.cli.options import is_server
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
-from tidemill.cli.render.lists import asked_of, decide_command, may_decide, print_decision
+from tidemill.cli.render.lists import asked_of, decide_command, has_submitted, may_decide, print_decision
 from tidemill.cli.render.progress import Lines, QuietWatcher, node_of
 from tidemill.cli.render.runs import print_end, print_quietly, print_trouble, reference
 from tidemill.cli.render.tables import names, print_facts, report_refusal
@@ -52,10 +52,11 @@ from tidemill.cli.session import CLOSE_SECONDS_MAX, StoreSession
 from tidemill.cli.user_code import importable, load_apps, warn_of_ignored_config
 from tidemill.client import Tidemill
 from tidemill.engine.services.approvals import HUMAN
+from tidemill.engine.validation import check_run_id
 from tidemill.engine.views import ApprovalView, RunView
-from tidemill.errors import Rejected, StoreUnusable, rejected
+from tidemill.errors import Rejected, StoreUnusable, TidemillError, rejected
 from tidemill.kernel.commands import Verb
-from tidemill.kernel.decide.approvals import consequences
+from tidemill.kernel.decide.approvals import as_user, consequences
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.model import Workflow
 from tidemill.observability.capture import OutputCapture
@@ -165,9 +166,14 @@ class Prompter:
             how = SIGNAL_UNREACHABLE if self._session.is_private_store else command
             self._watcher.say(f"◷ {where(event)} waits for the signal {event['name']} · {how}")
 
+    @property
+    def is_private(self) -> bool:
+        """Whether the run ends with this process."""
+        return self._session.is_private_store
+
     def on_interrupt(self, run_id: str, *, asks: bool) -> Interrupted:
         """What an interrupt means: the person chooses; without a terminal, or if told to end, the run is detached."""
-        if self._session.is_private_store:
+        if self.is_private:
             return "cancel"
         if not asks or not self._talks:
             return "detach"
@@ -206,6 +212,8 @@ class Prompter:
                 self._watcher.enter()
             return
         asked = names(view.approval.approvers or ("anyone",))
+        if has_submitted(view.approval, as_user(self._actor)):
+            asked += f", and not by {self._actor}, who submitted the run (four eyes)"
         how = DECISION_UNREACHABLE if self._session.is_private_store else command
         self._watcher.say(f"◷ {where(event)} waits for a decision by {asked} · {how}")
 
@@ -265,9 +273,11 @@ def run(options: RunOptions) -> int:
         if options.stream is not None and (options.as_json or options.quiet):
             message = "--stream prints parts as they arrive; --json and --quiet print only the result"
             raise rejected("option_invalid", message, hint="drop one of them")
-        if options.resume and options.key:
+        if options.resume is not None and options.key is not None:
             raise rejected("option_invalid", "--key names a new run, --resume an earlier one", hint="drop one of them")
-        if options.resume:
+        if options.key is not None:
+            check_run_id(options.key)
+        if options.resume is not None:
             options = replace(options, resume=StoreSession(options.store).run_id(options.resume))
         source, inputs = read_source(options.file), read_inputs(options.given)
         settings = read_settings(imports=options.imports)
@@ -277,12 +287,11 @@ def run(options: RunOptions) -> int:
         with reserve_stdout() if options.silent else _whole_lines() as out, folders:
             view, board = _run(options, settings, source, inputs, out)
     except (Rejected, StoreUnusable) as refusal:
-        report_refusal(refusal, as_json=options.as_json)
+        report_refusal(_meant(refusal, options), as_json=options.as_json)
         return main.REFUSED
     if options.as_json:
         print_json(view.to_dict())
     if board.detached:
-        _print_detached(options, board.run_id)
         return _interrupted(board)
     if options.stream is not None:
         print_trouble(view, board)
@@ -296,6 +305,21 @@ def run(options: RunOptions) -> int:
     if view.status == "COMPLETED":
         return main.OK
     return _interrupted(board) if board.interrupted and view.status == "CANCELLED" else main.FAILED
+
+
+def _meant(refusal: Rejected | StoreUnusable, options: RunOptions) -> Rejected | StoreUnusable:
+    """The refusal of a file that is not there says how to start a workflow of this name, if one is published."""
+    if not isinstance(refusal, Rejected) or refusal.code != "file_missing":
+        return refusal
+    session = StoreSession(options.store)
+    try:
+        session.asked(lambda mill: mill.workflow(options.file))
+    except TidemillError:
+        return refusal
+    command = session.command("start", options.file)
+    return rejected(
+        "file_missing", f"there is no file {options.file}", hint=f"to run the published workflow: {command}"
+    )
 
 
 def _interrupted(board: RunProgress) -> int:
@@ -372,10 +396,15 @@ def _run(
             events = mill.follow(run_id, live=live, awaited=True)
             mill.start(version, inputs, key=run_id, labels=labels, submitted_by=options.actor)
         prompter = Prompter(mill, options, watcher, workflow)
-        if options.resume:
-            news = _catch_up(mill, board, watcher)
-        with _idle_report(mill, options, board, watcher) if remote else nullcontext():
-            _watch(mill, board, watcher, prompter, events, live=live, news="" if options.silent else news)
+        try:
+            if options.resume:
+                news = _catch_up(mill, board, watcher)
+            with _idle_report(mill, options, board, watcher) if remote else nullcontext():
+                _watch(mill, board, watcher, prompter, events, live=live, news="" if options.silent else news)
+        finally:
+            # Also after a second interrupt, and before one that ends the command while it closes.
+            if board.detached:
+                _print_detached(options, board.run_id)
         return mill.show(board.run_id), board
     finally:
         mill.close(timeout_s=CLOSE_SECONDS_MAX)
@@ -409,7 +438,7 @@ def _resumed(mill: Tidemill, options: RunOptions, source: Source) -> tuple[str, 
     if not options.silent and _has_changed(mill, view, source):
         file, code = _named(options)
         words = ("runs", "patch", view.run_id, file, *code, "--retry")
-        if view.status == "COMPLETED":
+        if view.status == "COMPLETED" or not _may_patch(mill, view, source):
             words = ("run", file, *code)
         follows = reference(view.workflow, view.version, view.revision)
         said = f"! this run follows {follows}, which differs from {file}; to use the file: {session.command(*words)}"
@@ -444,6 +473,15 @@ def _has_changed(mill: Tidemill, view: RunView, source: Source) -> bool:
     if view.revision:
         known.append(mill.workflow_document(reference(view.workflow, view.version, None)))
     return bool(problems) or all(unpinned(each, wanted) != wanted for each in known)
+
+
+def _may_patch(mill: Tidemill, view: RunView, source: Source) -> bool:
+    """Whether a run could take over a file: nodes that have their results may not change."""
+    try:
+        mill.patch(view.run_id, document=source.document, retry=True, dry_run=True)
+    except Rejected:
+        return False
+    return True
 
 
 def _idle_report(
@@ -513,6 +551,7 @@ def _watch(
             except KeyboardInterrupt as interrupt:
                 events = None
                 board.terminated = isinstance(interrupt, main.Terminated)
+                board.detached = not prompter.is_private
                 answer = prompter.on_interrupt(board.run_id, asks=not board.terminated)
+                board.detached = answer == "detach"
                 board.interrupted = board.interrupted or answer != "watch"
-        board.detached = True

@@ -251,7 +251,8 @@ def override_command(
         mill.override(run, node, **settled, visit=visit, index=item, next_nodes=next_nodes or None, **who)
 
     done = "is retried" if did_not_happen else "is skipped" if skip else "has its value"
-    return act(session, run, f"{node} {done}", do)
+    place = node if item is None else f"item {item} of {node}"
+    return act(session, run, f"{place} {done}", do)
 
 
 @click.command("fork")

@@ -320,7 +320,7 @@ def graph_command(session: StoreSession, run: str, **given: Any) -> int:
         elif picture.file is None:
             print(picture.picture, end="")
 
-    return session.ask_and_print(lambda mill: draw_run_picture(mill, run, **given), show)
+    return session.ask_and_print(lambda mill: draw_run_picture(mill, run, **given, as_json=session.as_json), show)
 
 
 runs.add_command(why_command)

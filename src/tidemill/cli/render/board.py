@@ -51,8 +51,9 @@ class NodeProgress:
     count: int | None = None
     """Items of a map, when their number is known."""
     done: int = 0
-    """Items that have ended, failed ones included."""
+    """Items that have ended, failed and cancelled ones included."""
     failed: int = 0
+    cancelled: int = 0
     tolerated: int = 0
     """Failed items that a retry leaves as they are."""
     given_up: int = 0
@@ -133,6 +134,7 @@ class RunProgress:
         row.attempt = max(row.attempt, event.get("attempt", 0))
         if kind in ("NodeCompleted", "NodeOverridden", "NodeCancelled") and self.ended_ms is None:
             row.done += 1
+            row.cancelled += kind == "NodeCancelled"
             row.given_up += kind == "NodeCancelled"
         elif kind == "NodeFailed" and "retry_at_ms" not in event:
             row.done, row.failed = row.done + 1, row.failed + 1
@@ -181,7 +183,8 @@ class RunProgress:
             case "NodeScheduled":
                 self._begin(row, event)
             case "NodeExpanded":
-                row.count, row.done, row.failed, row.tolerated, row.given_up = event["count"], 0, 0, 0, 0
+                row.count, row.done, row.failed, row.cancelled = event["count"], 0, 0, 0
+                row.tolerated = row.given_up = 0
             case "NodeWaiting":
                 row.reason = WAITS.get(event["on"], event["on"]) + (f" {event['name']}" if event.get("name") else "")
                 row.until_ms = event.get("until_ms", event.get("expires_ms"))
@@ -242,7 +245,7 @@ class RunProgress:
             # Every visit has its own time: added up, a loop would seem to slow down.
             row.attempt, row.reason, row.passes, row.begun = 0, "", 1, False
             row.count, row.failed = (None, 0) if again else (row.count, row.tolerated)
-            row.done, row.given_up = row.done - row.given_up, 0
+            row.done, row.given_up, row.cancelled = row.done - row.given_up, 0, 0
             self._move(row, "PENDING")
 
     def _repaint(self, added: Iterable[str], removed: Iterable[str]) -> None:
@@ -348,10 +351,11 @@ def _attempts(row: NodeProgress) -> str:
 def _items(row: NodeProgress) -> str:
     if row.count is None:
         return ""
-    return items_told(row.count, row.done, row.failed, completed=row.phase == "COMPLETED")
+    return items_told(row.count, row.done, row.failed, row.cancelled, completed=row.phase == "COMPLETED")
 
 
-def items_told(count: int, done: int, failed: int, *, completed: bool) -> str:
-    """How many items of a map have ended, in words."""
-    words = counted(count, "item") if completed else f"{done:,}/{counted(count, 'item')}"
-    return words + (f", {failed:,} failed" if failed else "")
+def items_told(count: int, done: int, failed: int, cancelled: int, *, completed: bool) -> str:
+    """How many items of a map have ended by themselves, and how, in words."""
+    words = counted(count, "item") if completed else f"{done - cancelled:,}/{counted(count, 'item')}"
+    told = (f"{number:,} {how}" for number, how in ((failed, "failed"), (cancelled, "cancelled")) if number)
+    return ", ".join((words, *told))

@@ -295,6 +295,13 @@ def form_of(output: str | None) -> PictureForm | None:
     return _FORMS.get(suffix)
 
 
+def check_screen(form: PictureForm, output: str | None, name: str) -> None:
+    """Refuse the source of a picture on a terminal, where nobody can see it; `name` is what a file could be called."""
+    if output is None and form in ("svg", "html") and sys.stdout.isatty():
+        hint = f"name a file for it: -o {name}.{form}, or use -o - to print it anyway"
+        raise rejected("usage", f"a terminal does not show {form}", path="/output", hint=hint)
+
+
 def print_picture(picture: str, output: str | None) -> None:
     """Write a picture to a file, or to standard output if there is none. Raises Rejected."""
     if output is None:
@@ -379,7 +386,14 @@ class RunPicture(NamedTuple):
 
 
 def draw_run_picture(
-    mill: Tidemill, run_id: str, *, form: PictureForm | None, timeline: bool, output: str | None, at: int | None
+    mill: Tidemill,
+    run_id: str,
+    *,
+    form: PictureForm | None,
+    timeline: bool,
+    output: str | None,
+    at: int | None,
+    as_json: bool,
 ) -> RunPicture:
     """Draw a run as it is, or as it was after event `at`, and write it to `output` if that is a file."""
     from tidemill.pictures import run_html, run_svg, timeline_svg
@@ -390,6 +404,8 @@ def draw_run_picture(
     if form == "mermaid" or (timeline and form == "text"):
         message = "a timeline is drawn as svg or html" if timeline else "a run is drawn as text, svg or html"
         raise rejected("usage", message, path="/format", hint="say --format svg")
+    if not as_json:
+        check_screen(form, output, "timeline" if timeline else "run")
     view = mill.show(run_id, at=at)
     events = mill.events(view.run_id, limit=at)
     now_ms = time.time_ns() // 1_000_000 if at is None and view.ended_ms is None else None

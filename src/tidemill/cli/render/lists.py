@@ -40,7 +40,8 @@ from tidemill.engine.versions import TagMoved, Version
 from tidemill.engine.views import ApprovalView, plain
 from tidemill.engine.worker.registry import Held
 from tidemill.errors import offered, rejected
-from tidemill.kernel.decide.approvals import as_role, as_user, who_words
+from tidemill.kernel.activation import Approval
+from tidemill.kernel.decide.approvals import as_user, delegated_to, entitled, is_entitled, who_words
 from tidemill.kernel.events import NOT_AN_ITEM
 from tidemill.kernel.explain.ended import IN_THE_DOCUMENT, remedy
 from tidemill.kernel.explain.live import form_words
@@ -352,13 +353,20 @@ def print_approval(session: StoreSession, view: ApprovalView) -> None:
         print_hint(decide_command(session, view, acting(None)))
 
 
+def is_barred(approval: Approval, person: str) -> bool:
+    """Whether a person may not decide in any role: four eyes, or they have delegated the decision."""
+    return has_submitted(approval, person) or bool(delegated_to(approval, person))
+
+
+def has_submitted(approval: Approval, person: str) -> bool:
+    """Whether four eyes are required, and this person submitted the run."""
+    return approval.four_eyes and bool(approval.requester) and as_user(approval.requester) == person
+
+
 def may_decide(view: ApprovalView, actor: str, roles: tuple[str, ...]) -> bool:
     """Whether it makes sense to ask this person; the engine decides whether the answer counts."""
     person, approval = as_user(actor), view.approval
-    if approval.four_eyes and approval.requester and as_user(approval.requester) == person:
-        return False
-    asked = {*approval.approvers, *(to for _, to in approval.delegated)}
-    return not approval.approvers or person in asked or any(as_role(role) in asked for role in roles)
+    return not is_barred(approval, person) and is_entitled(approval, person, roles)
 
 
 def decide_command(session: StoreSession, view: ApprovalView, actor: str, roles: tuple[str, ...] = ()) -> str:
@@ -366,8 +374,10 @@ def decide_command(session: StoreSession, view: ApprovalView, actor: str, roles:
 
     It names one of those who are asked where this person is not. A server takes the person from the key.
     """
-    approval = view.to_dict()
-    who = () if is_server(session.store) or may_decide(view, actor, roles) else who_words(view.approval)
+    approval, person = view.to_dict(), as_user(actor)
+    barred = person if is_barred(view.approval, person) else ""
+    named = not is_server(session.store) and not may_decide(view, actor, roles)
+    who = who_words(entitled(view.approval), barred) if named else ()
     item = ("--item", str(approval["index"])) if _is_item(approval) else ()
     place = (approval["run_id"], approval["node"])
     return session.command("approvals", "decide", *place, "approve", *item, *form_words(approval["form"]), *who)

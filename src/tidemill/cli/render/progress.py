@@ -36,7 +36,7 @@ TEXT_LINES_MAX = 12
 
 def node_of(label: str) -> str:
     """What stands before a line that a function prints: its node, without its run."""
-    return label.partition(" ")[2]
+    return label.rpartition(" ")[2]
 
 
 class Told(NamedTuple):

@@ -452,7 +452,8 @@ def _status(node: Mapping[str, Any]) -> str:
 def _about(node: Mapping[str, Any], why: str, *, past: bool) -> str:
     items, result = "", ""
     if counts := node.get("items"):
-        items = items_told(counts["count"], counts["done"], counts["failed"], completed=node["status"] == "COMPLETED")
+        ended = (counts["count"], counts["done"], counts["failed"], counts.get("cancelled", 0))
+        items = items_told(*ended, completed=node["status"] == "COMPLETED")
     if (node["error"] or {}).get("code") == NOT_REACHED:
         result = str(node["error"]["message"])
     elif node["error"] is not None:

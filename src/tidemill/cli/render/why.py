@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
+from tidemill.cli.options import acting, is_server
 from tidemill.cli.render.board import RunProgress
 from tidemill.cli.render.events import where
 from tidemill.cli.render.runs import step_name
@@ -27,7 +28,8 @@ from tidemill.cli.session import StoreSession, item_or_none
 from tidemill.client import Tidemill
 from tidemill.engine.views import plain
 from tidemill.errors import TidemillError
-from tidemill.kernel.explain.blockers import Failure, Worker
+from tidemill.kernel.decide.approvals import as_user, who_words
+from tidemill.kernel.explain.blockers import Failure, Person, Worker
 from tidemill.kernel.explain.ended import Cause, Link, NodeHistory
 from tidemill.kernel.explain.explain import Alike, Explanation, folded
 from tidemill.kernel.queries import PathStep
@@ -140,12 +142,22 @@ def _print_blockers(
     for alike in blockers[:SHOWN_MAX]:
         blocker, items = alike.first, progress.get(alike.first.node, "") if alike.more else ""
         shown, why = plain(blocker), blocker.words if blocker.words != found.headline else ""
-        command = command_of(session, run_id, blocker.command) if blocker.command else ""
+        asks = f" {shlex.join(who)}" if isinstance(blocker, Person) and (who := _deciding(session, blocker)) else ""
+        command = command_of(session, run_id, blocker.command + asks) if blocker.command else ""
         print()
         _print_head("◷", MAGENTA, shown, blocker.kind, alike.others)
         facts = [("why", why), *_facts(shown), ("items", items), ("unblock", blocker.unblock), (COMMAND, command)]
         print_facts(facts, indent=2)
         print_traceback(shown.get("error"), indent=2)
+
+
+def _deciding(session: StoreSession, asked: Person) -> tuple[str, ...]:
+    """The options that name one of those who are asked, where the person at the terminal is not one of them."""
+    person = as_user(acting(None))
+    barred = person in asked.barred or any(by == person for by, _ in asked.delegated)
+    if is_server(session.store) or (not barred and (not asked.approvers or person in asked.approvers)):
+        return ()
+    return who_words(asked.approvers, person if barred else "")
 
 
 def _print_head(mark: str, colour: str, place: dict[str, Any], kind: str, others: str = "") -> None:

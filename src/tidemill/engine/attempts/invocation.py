@@ -167,7 +167,7 @@ def _failed_by(error: BaseException) -> Failed:
             delay_ms = int(min(max(0, delay), RETRY_AFTER_MS_MAX))
         return Failed(error=envelope, retry_after_ms=delay_ms, unknown_outcome=unknown)
     if isinstance(error, ExpressionError):
-        return Failed(error=Error(error.code, truncate(error.message), hint=truncate(error.hint)))
+        return Failed(error=Error(error.code, truncate(error.problem().sentence), hint=truncate(error.hint)))
     if isinstance(error, NotJson):
         return Failed(error=Error("output_not_json", truncate(text_of(error)), hint="return plain JSON values"))
     if isinstance(error, (SecretMissing, SecretNotGranted)):

@@ -469,6 +469,9 @@ async def outputs_of_run(
         return Done(output=await as_payload(blobs, tenant, text), size=len(text))
     except Unavailable:
         raise
+    except ExpressionError as error:
+        error.path = f"/outputs{error.path}"
+        return failed_by(error)
     except Exception as error:
         return failed_by(error)
     finally:

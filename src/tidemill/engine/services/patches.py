@@ -48,6 +48,7 @@ class PatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[str, ...]
+    """Nodes, and keys of the document beside them as pointers: `/outputs`."""
     rerun: tuple[str, ...]
     kept: tuple[str, ...]
     warnings: tuple[Problem, ...] = ()
@@ -132,8 +133,7 @@ class PatchService:
             raise Rejected(trial)
         seen = verdict(flow, compiled.workflow, state)
         if not dry_run:
-            await self._context.catalog.store_flow(self._context.tenant, compiled)
-            await self._context.command(run_id, command, flow=CompiledWorkflow(compiled.workflow))
+            await self._context.command(run_id, command, flow=await self._stored(compiled))
         published: Published | None = None
         if publish and not dry_run:
             published = await self._publish_patched(state.version, compiled, actor, message)
@@ -143,13 +143,19 @@ class PatchService:
             revision=state.revision + 1,
             added=seen.added,
             removed=seen.removed,
-            changed=seen.changed,
+            changed=seen.changed + _other_changes(flow, compiled.workflow),
             rerun=seen.rerun,
             kept=seen.kept,
             warnings=compiled.warnings,
             published=published,
             needs_retry=dry_run and not retry and not state.live,
         )
+
+    async def _stored(self, compiled: Compiled) -> CompiledWorkflow:
+        """A compiled workflow as every worker reads it."""
+        catalog, tenant = self._context.catalog, self._context.tenant
+        digest, _ = await catalog.store_flow(tenant, compiled)
+        return await catalog.flow(tenant, digest)
 
     async def _patched_before(
         self, run_id: str, command_id: str, publish: bool, message: str, actor: str
@@ -159,8 +165,10 @@ class PatchService:
         patched = ((seq, each) for seq, each in enumerate(events, 1) if isinstance(each, RunPatched))
         seq, event = next((seq, each) for seq, each in patched if each.command == command_id)
         published: Published | None = None
+        before, flow = [
+            await self._context.catalog.flow(self._context.tenant, each) for each in (event.base, event.digest)
+        ]
         if publish:
-            flow = await self._context.catalog.flow(self._context.tenant, event.digest)
             entry = CachedRun(replay(events, until=seq), flow)
             shown = await self._document(run_id, entry)
             compiled = await self._context.catalog.compile(self._context.tenant, shown.document)
@@ -171,7 +179,7 @@ class PatchService:
             revision=event.revision,
             added=event.added,
             removed=event.removed,
-            changed=event.changed,
+            changed=event.changed + _other_changes(before.workflow, flow.workflow),
             rerun=(),
             kept=(),
             published=published,
@@ -305,11 +313,10 @@ class PatchService:
         if change.operations is not None or change.document is not None:
             entry = CachedRun(replay(prefix), flow)
             patched, compiled = await self._patch_command(run_id, entry, change, None, None)
-            await self._context.catalog.store_flow(self._context.tenant, compiled)
+            after = await self._stored(compiled)
             command = msgspec.structs.replace(
                 command, patch=msgspec.structs.replace(patched, retry=True, message=reason)
             )
-            after = CompiledWorkflow(compiled.workflow)
         stream, audited = self._context.stream(fork_id), self._context.audited
         self._context.run_cache.note_started(stream)
         answer = await self._context.turns.command(stream, command, start=flow, flow=after, audited=audited)
@@ -319,6 +326,13 @@ class PatchService:
         if made is None or made[0] != run_id:
             raise rejected("key_reused", f"key {fork_id} belongs to another run", hint="use a new key")
         return answer.problem is None and not answer.repeated
+
+
+_KEYS = ("description", "inputs", "outputs", "limits", "compensate", "retention")
+
+
+def _other_changes(old: Workflow, new: Workflow) -> tuple[str, ...]:
+    return tuple(f"/{key}" for key in _KEYS if getattr(old, key) != getattr(new, key))
 
 
 def pinned(document: Json, workflow: Workflow) -> Json:

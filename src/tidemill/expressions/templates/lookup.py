@@ -174,7 +174,8 @@ def _dead_end(path: Path, value: object) -> Explanation:
                 hint = (
                     f"set TIDEMILL_SECRET_{key} for the workers, or put a file {key} into the folder TIDEMILL_SECRETS"
                 )
-                return Explanation(f'there is no secret "{key}"', hint)
+                # The document is in order: its author has nothing to correct.
+                return Explanation(f'there is no secret "{key}"', hint, "secret_missing")
             message, hint = lacking(where, value, key)
             if not hint and where.endswith(".output") and path.text.startswith(place(where[: -len(".output")], key)):
                 hint = f"below the id of a node stands `output`: {where}"

@@ -178,6 +178,7 @@ def pipeline_handler(http: Handler, carrier: SandboxExecutor) -> Handler:
         config_schema=_CONFIG,
         secret_fields=tuple(f"pipeline.*.{field}" for field in ("auth", "headers", "params", "query", "body", "url")),
         check=lambda config: chain(config_problems(config, http.type), program_problems(config)),
+        checks_anything=True,
     )
 
     async def call(context: NodeContext) -> HandlerOutcome:

@@ -100,28 +100,32 @@ def call_config(step: Step) -> dict[str, Any]:
     return config
 
 
+def _named_steps(config: Any) -> Iterator[tuple[int, str, Step]]:
+    """The steps whose name is known: not templates, which are checked again after rendering, and no wrong ones."""
+    steps = config.get("pipeline")
+    for number, step in enumerate(steps[:STEPS_MAX] if isinstance(steps, list) else ()):
+        name = step.get("step") if isinstance(step, dict) else None
+        if isinstance(name, str) and name in SCHEMAS:
+            yield number, name, step
+
+
 def config_problems(config: Any, http: NodeType) -> Iterator[ConfigProblem]:
-    steps = config["pipeline"]
-    for number, step in enumerate(steps if isinstance(steps, list) else ()):
-        schema = SCHEMAS.get(step["step"]) if isinstance(step, dict) else None
-        path = f"/pipeline/{number}"
-        if schema is None:
-            # A template; it is checked again after rendering.
-            continue
+    """Report what is wrong with the steps; the schema of the type has reported steps without a known name."""
+    for number, name, step in _named_steps(config):
+        schema, path = SCHEMAS[name], f"/pipeline/{number}"
         problems = compile_schema(schema).problems(step, path, wildcard=is_template)
         yield from (ConfigProblem(each.path, each.message, each.hint) for each in problems)
         if not problems:
-            if step["step"] == "http_request":
+            if name == "http_request":
                 yield from _check_http(step, path, http)
-            elif step["step"] in _CHECKS:
-                yield from _CHECKS[step["step"]](step, path)
+            elif name in _CHECKS:
+                yield from _CHECKS[name](step, path)
 
 
 def program_problems(config: Any) -> Iterator[ConfigProblem]:
     """Report jq programs that do not compile; only at publication, because a run compiles them in the sandbox."""
-    steps = config["pipeline"]
-    for number, step in enumerate(steps if isinstance(steps, list) else ()):
-        program = step.get("program") if isinstance(step, dict) and step["step"] == "jq_transform" else None
+    for number, name, step in _named_steps(config):
+        program = step.get("program") if name == "jq_transform" else None
         if isinstance(program, str) and not is_template(program):
             for problem in _try(partial(check_jq, program), f"/pipeline/{number}/program"):
                 yield ConfigProblem(problem.path, f"step {number + 1} (jq_transform): {problem.message}", problem.hint)

@@ -99,7 +99,7 @@ class TypeTable:
             return
         config = owner.get("config")
         config = {} if config is None else config
-        if not self._follows_schema(draft, number, type_, config, key):
+        if not self._follows_schema(draft, number, type_, config, key) and not type_.checks_anything:
             return
         if isinstance(config, dict) and (type_.schemas or type_.check is not None):
             # Record what the schema cannot express: invalid schemas in the config, and the type's own check.

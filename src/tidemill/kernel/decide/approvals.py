@@ -7,6 +7,7 @@ for changes decides. The kernel reads no clock: `datetime` only formats timestam
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -67,15 +68,12 @@ def reject_reason(builder: DecisionBuilder, command: Decide | Delegate) -> Probl
     if not command.actor:
         return problem("actor_missing", "the decision names no person", "pass the name of the person")
     user = as_user(command.actor)
-    if isinstance(command, Delegate) and _delegated_to(approval, user) == as_user(command.to):
+    if isinstance(command, Delegate) and delegated_to(approval, user) == as_user(command.to):
         return None
     if user in _excluded(approval, builder.state):
         return _four_eyes(user)
-    if not _entitled(approval, user, command.roles):
-        delegated = (f"{by} has delegated it to {to}" for by, to in approval.delegated)
-        asked = "; ".join((", ".join(approval.approvers), *delegated))
-        hint = f"asked were: {asked}; decide as one of them, such as {' '.join(who_words(approval))}"
-        return problem("approver_not_allowed", f"{user} may not decide this", hint)
+    if not is_entitled(approval, user, command.roles):
+        return _not_allowed(approval, user)
     if isinstance(command, Delegate):
         return _refuse_delegation(approval, builder.state, user, command.to)
     if approval.status == "expired":
@@ -130,9 +128,19 @@ def _four_eyes(user: str) -> Problem:
     return problem("four_eyes", message, "ask another person")
 
 
-def _entitled(approval: Approval, user: str, roles: tuple[str, ...]) -> bool:
+def _not_allowed(approval: Approval, user: str) -> Problem:
+    if to := delegated_to(approval, user):
+        message = f"{user} has delegated this decision to {to}"
+        return problem("approver_not_allowed", message, f"{to} decides, or delegates it back")
+    delegated = (f"{by} has delegated it to {to}" for by, to in approval.delegated)
+    asked = "; ".join((", ".join(approval.approvers), *delegated))
+    hint = f"asked were: {asked}; decide as one of them, such as {' '.join(who_words(entitled(approval)))}"
+    return problem("approver_not_allowed", f"{user} may not decide this", hint)
+
+
+def is_entitled(approval: Approval, user: str, roles: tuple[str, ...]) -> bool:
     """Whether a user may decide: asked directly or by delegation, and not delegated since."""
-    if _delegated_to(approval, user):
+    if delegated_to(approval, user):
         return False
     return (
         not approval.approvers
@@ -153,14 +161,19 @@ def entitled(approval: Approval) -> tuple[str, ...]:
     return tuple(found)
 
 
-def who_words(approval: Approval) -> tuple[str, ...]:
-    """The option of a command that decides as one of those who are asked: with their role, else as a person."""
-    asked = entitled(approval)
-    role = next((each.removeprefix(ROLE) for each in asked if each.startswith(ROLE)), "")
-    return ("--role", role) if role else ("--as", asked[0].removeprefix(USER)) if asked else ()
+def who_words(asked: Iterable[str], barred: str = "") -> tuple[str, ...]:
+    """Options of a command that decides as one of those who are asked: with their role, else as a person.
+
+    A person who is barred decides as none of them: another one is named, or asked for.
+    """
+    others = [each for each in asked if each != barred]
+    role = next((each.removeprefix(ROLE) for each in others if each.startswith(ROLE)), "")
+    if not role and others:
+        return "--as", others[0].removeprefix(USER)
+    return (("--as", "PERSON") if barred else ()) + (("--role", role) if role else ())
 
 
-def _delegated_to(approval: Approval, user: str) -> str:
+def delegated_to(approval: Approval, user: str) -> str:
     """To whom this user has delegated the decision, unless it was delegated back."""
     for by, to in reversed(approval.delegated):
         if user in (by, to):
@@ -258,7 +271,7 @@ def take_delegation(builder: DecisionBuilder, command: Delegate) -> None:
     approval = _approval(builder.state, command)
     assert isinstance(approval, Approval) and command.actor is not None, "it was not refused"
     by, to = as_user(command.actor), as_user(command.to)
-    if _delegated_to(approval, by) == to:
+    if delegated_to(approval, by) == to:
         return
     builder.emit(
         events.ApprovalDelegated(

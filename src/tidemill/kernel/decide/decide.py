@@ -257,7 +257,8 @@ def rendered(builder: DecisionBuilder, rendered: commands.OutputsRendered) -> No
     if isinstance(outcome, commands.Done):
         builder.emit(events.RunCompleted(outputs=outcome.output, tolerated=state.tolerated, **end))
     else:
-        error = events.Error("outputs_failed", outcome.error.message, outcome.error.type, causes=(outcome.error.code,))
+        cause = outcome.error
+        error = events.Error("outputs_failed", cause.message, cause.type, hint=cause.hint, causes=(cause.code,))
         builder.emit(events.RunFailed(node="", visit=0, error=error, **end))
     if builder.state.deadline_ms is not None:
         builder.remove_job(key_of("deadline"))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from tidemill.expressions.errors import number_hint
-from tidemill.expressions.scope import RESERVED
+from tidemill.expressions.scope import RESERVED, is_template
 from tidemill.kernel.document import synonyms
 from tidemill.kernel.document.problems import DocumentPath, escaped, shown
 from tidemill.kernel.model import Json
@@ -388,6 +388,14 @@ def max_iterations(place: DocumentPath, key: str, value: Json) -> Json:
     return value if value == UNLIMITED else whole(1)(place, key, value)
 
 
+def delay(place: DocumentPath, key: str, value: Json) -> Json:
+    if is_template(value):
+        hint = 'for a computed delay put a `sleep` node into the body: config: {seconds: "{{ … }}"}'
+        place.problem("wrong_type", key, f"`{key}` must be a number, not a template", hint)
+        return None
+    return seconds(place, key, value)
+
+
 LOOP = table_of(
     synonyms.OF_LOOP,
     condition=anything,
@@ -395,7 +403,7 @@ LOOP = table_of(
     loop_back_to=text,
     break_path=node_ids,
     timeout_path=node_ids,
-    delay_seconds=seconds,
+    delay_seconds=delay,
 )
 
 

@@ -158,7 +158,7 @@ def not_undone(state: State) -> CompletedStep | None:
 
 
 IN_THE_DOCUMENT = frozenset(
-    {"template_failed", "condition_failed", "sql_failed", "arguments_invalid", "config_invalid", "outputs_failed"}
+    {"template_failed", "condition_failed", "arguments_invalid", "config_invalid", "outputs_failed"}
 )
 """Failures that a retry of the same document repeats."""
 
@@ -169,6 +169,8 @@ def remedy(code: str) -> tuple[str, str]:
         words = "correct the document, then patch and retry the run, because a retry alone fails again"
         return f"{words}; completed nodes keep their results", "tidemill runs patch {run} FILE --retry"
     words = "fix the cause, then retry the run: completed nodes keep their results"
+    if code == "sql_failed":
+        words += "; if the statement is wrong, correct the document and patch the run with --retry"
     if code == "exception":
         words += "; workers run the code that they have loaded, so restart them after a change"
     return words, "tidemill runs retry {run}"

@@ -46,7 +46,20 @@ def test_the_board_ends_as_the_run_does(name: str, inputs: dict[str, Any]) -> No
 
 
 def counts_of(row: NodeProgress) -> dict[str, int | None]:
-    return {"count": row.count, "done": row.done, "failed": row.failed}
+    cancelled = {"cancelled": row.cancelled} if row.cancelled else {}
+    return {"count": row.count, "done": row.done, "failed": row.failed, **cancelled}
+
+
+def test_cancelled_items_of_a_failed_map_have_not_ended_by_themselves(tmp_path: Path) -> None:
+    file = tmp_path / "flow.yaml"
+    map_ = "{over: [60, -1], max_parallel: 2}"
+    file.write_text(
+        f"name: flow\nnodes: [{{id: a, type: sleep, map: {map_}, config: {{seconds: '{{{{ item }}}}'}}}}]\n"
+    )
+    board, view = watched(file)
+    row = board.rows["a"]
+    assert counts_of(row) == view.nodes["a"]["items"] == {"count": 2, "done": 2, "failed": 1, "cancelled": 1}
+    assert detail(row, 0).startswith("1/2 items, 1 failed, 1 cancelled · ")
 
 
 def test_a_failed_run_is_explained(tmp_path: Path) -> None:

@@ -59,6 +59,16 @@ async def test_a_dry_run_tells_and_changes_nothing(mill: Cluster) -> None:
 
 
 @simulated
+async def test_keys_of_the_document_that_change_are_told_as_pointers(mill: Cluster) -> None:
+    worker = await mill.process()
+    run = await worker.run(document(node("a"), node("f", "a", type="fail")))
+    operations = [{"op": "add", "path": "/outputs", "value": 1}, {"op": "add", "path": "/description", "value": "d"}]
+    for _ in range(2):
+        done = await worker.engine.patch(run.run_id, operations, retry=True, command_id="p")
+        assert done.changed == ("/description", "/outputs")
+
+
+@simulated
 async def test_a_dry_run_says_whether_the_patch_needs_a_retry(mill: Cluster) -> None:
     worker = await mill.process()
     run = await worker.run(document(node("a"), node("f", "a", type="fail"), node("z", "f")))

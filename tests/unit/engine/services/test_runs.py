@@ -6,6 +6,7 @@ import asyncio
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fixtures.cluster import Cluster, simulated
@@ -78,10 +79,19 @@ async def test_outputs_that_cannot_be_rendered_fail_the_run(mill: Cluster) -> No
     )
     assert (run.status, run.outputs) == ("FAILED", None)
     assert run.error is not None and run.error["code"] == "outputs_failed"
+    assert run.error["message"].startswith("/outputs/x: ") and "default(" in run.error["hint"]
     assert run.nodes["b"]["status"] == "COMPLETED"
     (failed,) = await mill.of(run.run_id, RunFailed)
     assert (failed.node, failed.counter) == ("", 0)
     assert (await mill.row(run.run_id)).error_code == "outputs_failed"
+
+
+@simulated
+async def test_the_keys_of_outputs_have_the_order_that_every_worker_reads(mill: Cluster) -> None:
+    worker = await mill.process()
+    outputs = {"z": "{{ a.output }}", "b": {"y": 1, "a": "{{ a.output }}"}}
+    run = await worker.run(document(node("a", config={"n": 1, "c": 2}), outputs=outputs))
+    assert msgspec.json.encode(run.outputs) == b'{"b":{"a":{"c":2,"n":1},"y":1},"z":{"c":2,"n":1}}'
 
 
 @simulated

@@ -580,6 +580,12 @@ def test_steps_that_were_only_known_at_run_time() -> None:
         assert wrong.status == "FAILED" and wrong.error is not None and wrong.error["code"] == "config_invalid"
 
 
+def test_a_step_without_a_known_name_hides_no_other_problem() -> None:
+    steps = [{"step": "table_srot"}, {"field": "a"}, {"step": "top_k"}, {"step": "jq_transform", "program": ".["}]
+    problems = publish(*steps)
+    assert [path.removeprefix("/pipeline/") for path, _ in problems] == ["0/step", "1", "2", "3/program"]
+
+
 def test_secrets_are_for_calls_only() -> None:
     headers = {"Authorization": "Bearer {{ secrets.TOKEN }}"}
     assert publish({"step": "http_request", "url": "x.example", "headers": headers}) == []

@@ -19,6 +19,7 @@ from tidemill.kernel.document.reader import read_document
 
 ROOT = Path(__file__).resolve().parents[4]
 LOOP = {"condition": "output.again", "max_iterations": 3}
+SLEEPS = 'for a computed delay put a `sleep` node into the body: config: {seconds: "{{ … }}"}'
 
 
 def looping(id_: str, *dependencies: str, back_to: str, **fields: Any) -> dict[str, Any]:
@@ -323,6 +324,7 @@ def test_a_million_problems_are_counted_not_listed() -> None:
         (document(node("a", join="al")), "did you mean `all`?"),
         (document(node("a", on_error="b")), "one of fail, continue, or {route: [node]}"),
         (document({"id": "a", "type": "value", "dependencies": "b"}), "write [b]"),
+        (document(node("a", loop={**LOOP, "delay_seconds": "{{ inputs.s }}"})), SLEEPS),
     ],
 )
 def test_a_hint_names_what_was_probably_meant(raw: Any, hint: str) -> None:

@@ -472,6 +472,10 @@ def test_who_passes_it_on_has_given_it_away() -> None:
     assert no_delegation(run, "ann", "cleo") == "approver_not_allowed"
     problem = run.kernel.ask(run.decision("approve", "h", "ann"))
     assert isinstance(problem, Problem)
+    assert problem.message == "user:ann has delegated this decision to user:bob"
+    assert problem.hint == "user:bob decides, or delegates it back"
+    problem = run.kernel.ask(run.decision("approve", "h", "cleo"))
+    assert isinstance(problem, Problem)
     assert problem.hint == (
         "asked were: user:ann, role:boss; user:ann has delegated it to user:bob; "
         "decide as one of them, such as --role boss"

@@ -416,12 +416,20 @@ def test_an_unknown_outcome_is_to_be_settled_first() -> None:
     assert found.unblock.endswith("or retry the run with --did-not-happen a")
 
 
-@pytest.mark.parametrize("code", ["template_failed", "condition_failed", "sql_failed", "arguments_invalid"])
+@pytest.mark.parametrize("code", ["template_failed", "condition_failed", "outputs_failed", "arguments_invalid"])
 def test_what_a_retry_alone_repeats_needs_a_patch(code: str) -> None:
     run = begun("a")
     run.result("a", Failed(error=Error(code, "wrong")))
     found = why(run.kernel)
     assert found.command == "tidemill runs patch {run} FILE --retry" and "correct the document" in found.unblock
+
+
+@pytest.mark.parametrize("code", ["secret_missing", "secret_not_granted", "egress_refused", "sql_failed"])
+def test_what_the_document_did_not_cause_needs_a_retry(code: str) -> None:
+    run = begun("a")
+    run.result("a", Failed(error=Error(code, "wrong")))
+    found = why(run.kernel)
+    assert found.command == "tidemill runs retry {run}" and found.unblock.startswith("fix the cause, then retry")
 
 
 def test_after_an_exception_workers_may_need_a_restart() -> None:
