@@ -42,7 +42,7 @@ class Guard:
         margin = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
         lines[first : first + size] = textwrap.indent(self.sabotage, margin).split("\n")
         text = "\n".join(lines)
-        if path.endswith(".lua"):
+        if not path.endswith(".py"):
             return path, text
         try:
             compile(text, path, "exec")
@@ -76,6 +76,6 @@ def read_guards(path: Path = TABLE) -> tuple[Guard, ...]:
 
 
 def read_sources(root: Path = ROOT) -> dict[str, str]:
-    """Every module and Lua script of the package: path below the root → text."""
-    paths = [path for suffix in ("py", "lua") for path in sorted((root / PACKAGE).rglob(f"*.{suffix}"))]
+    """Every module, Lua script and SQL file of the package: path below the root → text."""
+    paths = [path for suffix in ("py", "lua", "sql") for path in sorted((root / PACKAGE).rglob(f"*.{suffix}"))]
     return {str(path.relative_to(root)): path.read_text() for path in paths}

@@ -71,7 +71,7 @@ class OperatedWalk(Walk):
         self.laws: Any = RunLedger(self.flow)
         self.flows = {self.flow.digest: self.flow}
         """Every graph that the run has had."""
-        self.acts = acts
+        self.acts, self.undoes = acts, undoes
         self.left = self.rng.randint(1, ACTS_MAX)
         self.likely = self.rng.choice((0.05, 0.2, 0.5))
         self.done: list[str] = []
@@ -98,6 +98,9 @@ class OperatedWalk(Walk):
         command = self.rng.choice(self.acts)(self)
         if command is None:
             return
+        if self.undoes:
+            runs = [key for key in self.kernel.jobs if key.startswith("run/")]
+            self.kernel.claimed = {key for key in runs if self.rng.random() < 0.8}
         before = len(self.kernel.events)
         answer = self.kernel.ask(command)
         if isinstance(answer, Problem):

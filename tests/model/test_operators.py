@@ -85,7 +85,7 @@ def test_whatever_happened_a_rollback_comes_to_an_end() -> None:
 
 def test_what_a_rollback_leaves_as_unknown_can_be_settled_and_undone() -> None:
     settled = 0
-    for seed in range(150):
+    for seed in range(250):
         walk = OperatedWalk(seed, (interrupt, retry), undoes=True).run()
         walk.roll_back()
         if walk.kernel.state.rollback != "partial":

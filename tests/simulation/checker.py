@@ -30,6 +30,7 @@ async def check(world: World, run: str) -> list[str]:
     state = replay(events)
     complaints = [complaint async for complaint in _store_agrees(world, stream, state)]
     complaints += _acknowledged(world, run, state)
+    complaints += world.effects.check(world, run, state)
     complaints += [complaint async for complaint in _ledger_agrees(world, run, events)]
     complaints += [complaint async for complaint in _rows_follow(world, whole)]
     (short,) = await world.store.load({stream: 0})

@@ -18,6 +18,8 @@ BIG = "x" * 70_000
 
 TROUBLES = ["retryable"] * 2 + ["retry_after", "final", "raise", "exit"] + ["nan", "big", "skip", "hang", "checkpoint"]
 
+WITHOUT_EFFECT = ("retryable", "retry_after", "final", "raise", "exit", "skip")
+
 Choices = Callable[[str, str], tuple[str, ...]]
 """(run, node) → the nodes that an agent-driven branch may choose from."""
 
@@ -28,13 +30,21 @@ class Ledger:
     def __init__(self) -> None:
         self.calls: dict[str, list[str]] = defaultdict(list)
         self.count = 0
+        self.acts: dict[str, list[int]] = defaultdict(list)
+        """Numbers of the calls that may have done something that can be undone."""
 
     def enter(self, context: NodeContext) -> str:
         """Write a call down; the nonce goes into its output."""
         self.count += 1
         nonce = f"{context.attempt}#{self.count}"
         self.calls[context.effect_key].append(nonce)
+        if not context.undoing:
+            self.acts[context.effect_key].append(self.count)
         return nonce
+
+    def nothing(self, context: NodeContext) -> None:
+        """The latest call has done nothing."""
+        self.acts[context.effect_key].pop()
 
 
 class Script:
@@ -63,6 +73,7 @@ class Script:
             return self._undo(rng)
         if name == "sleep" and rng.random() < 0.9:
             self._behaved["wait"] += 1
+            self._ledger.nothing(context)
             return Wait(on="timer", for_ms=rng.choice((0, 10, 700, 5_000, 40_000)))
         if rng.random() < self._trouble:
             return self._misbehave(rng, context, nonce)
@@ -118,6 +129,8 @@ class Script:
             )
         )
         self._behaved[kind] += 1
+        if kind in WITHOUT_EFFECT:
+            self._ledger.nothing(context)
         match kind:
             case "retryable":
                 raise Fail("flaky", "try again", retryable=True)

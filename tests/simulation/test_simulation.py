@@ -36,6 +36,8 @@ def test_no_seed_breaks_a_law(batch: int) -> None:
     assert sum(tally.fired.values()) > 500
     assert len([name for name in FAULTS if tally.fired[name]]) >= 20, tally.fired
     assert len([name for name in EVENTS if tally.events[name]]) >= 35, tally.events
+    # Jobs that a cancel found idle, and jobs that it did not.
+    assert tally.behaved["jobs.idle"] >= 10 and tally.behaved["jobs.not_idle"] >= 3, tally.behaved
     acts = [name for name in ACTS_SEEN if tally.behaved[f"act.{name}"]]
     assert len(acts) >= 10, tally.behaved
 

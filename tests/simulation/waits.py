@@ -28,6 +28,12 @@ def with_waits(rng: random.Random, document: dict[str, Json]) -> dict[str, Json]
     return {**document, "nodes": nodes, **more}
 
 
+def with_compensators(rng: random.Random, document: dict[str, Json]) -> dict[str, Json]:
+    """The document with compensators on most of its nodes."""
+    nodes = [{"compensator": _compensator(rng), **node} if rng.random() < 0.8 else node for node in document["nodes"]]
+    return {**document, "nodes": nodes}
+
+
 def _waiting(rng: random.Random, document: dict[str, Json], node: dict[str, Json]) -> dict[str, Json]:
     kind = rng.choice(("human", "human", "signal", "workflow", "wait_until"))
     config: Json = None

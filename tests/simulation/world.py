@@ -13,10 +13,11 @@ import msgspec
 
 from tests.model.documents import random_document
 from tests.simulation.checker import check
+from tests.simulation.effects import Effects
 from tests.simulation.faults import FaultRates, FaultyStore
 from tests.simulation.operators import Operators
 from tests.simulation.scripted_handlers import Ledger, Script
-from tests.simulation.waits import KID, with_waits
+from tests.simulation.waits import KID, with_compensators, with_waits
 from tidemill.blobs.memory import MemoryBlobs
 from tidemill.engine.catalog import Published
 from tidemill.engine.engine import Engine
@@ -24,12 +25,12 @@ from tidemill.engine.index_rows import RUN
 from tidemill.engine.worker.worker import WorkerOptions
 from tidemill.errors import Rejected, Unavailable
 from tidemill.kernel.codec import decode_event
-from tidemill.kernel.commands import AnyCommand, Cancel, Pause, Resume
+from tidemill.kernel.commands import AnyCommand, Cancel, Pause, Resume, Retry, Rollback
 from tidemill.kernel.events import RunCreated
 from tidemill.kernel.invariants.checker import LogChecker
 from tidemill.kernel.jobs import run_job
 from tidemill.kernel.model import Workflow, decode_workflow
-from tidemill.stores.contract import Commit, CommitResult, Committed, Job, Stream
+from tidemill.stores.contract import Commit, CommitResult, Committed, Job, LeasesLost, Stream
 from tidemill.stores.memory import MemoryStore
 from tidemill.testing.simulated_loop import SimAmbient, SimLoop
 
@@ -41,6 +42,9 @@ QUIET_S_MAX = 400.0
 EMPTY_COMMITS_MAX = 400
 EMPTY_COMMITS_PER_RUN = 4
 """A message between runs is settled by a commit without an event, and some worlds have hundreds of children."""
+
+CUT_OFF = (0, 2, 5)
+"""Worlds by their seed modulo 7 in which runs are cancelled again and again; those of `seeds.txt` stay as they were."""
 
 PROCESS: contextvars.ContextVar[str] = contextvars.ContextVar("process", default="")
 
@@ -59,8 +63,12 @@ class CheckedStore(MemoryStore):
     async def commit(self, commits: Sequence[Commit]) -> list[CommitResult]:
         results = await super().commit(commits)
         for commit, result in zip(commits, results, strict=True):
-            if isinstance(result, Committed) and commit.stream.kind == RUN:
+            if commit.stream.kind != RUN:
+                continue
+            if isinstance(result, Committed):
                 self._world.committed(commit)
+            elif isinstance(result, LeasesLost):
+                self._world.refused(commit, result)
         return results
 
 
@@ -137,8 +145,10 @@ class World:
         base = FaultRates()
         self.odds = FaultRates(base.slow, base.error * heat, base.crash * heat, base.claim * heat, base.stale * heat)
         self.meddling = heat > 0
+        self.cuts = self.meddling and seed % 7 in CUT_OFF
         self.blobs = SeenBlobs()
         self.ledger = Ledger()
+        self.effects = Effects(self.ledger)
         self._flows: dict[str, Workflow] = {}
         trouble = self.rng.choice((0.0, 0.1, 0.3))
         self.script = Script(seed, self.ledger, self.behaved, trouble, self._choices)
@@ -178,21 +188,31 @@ class World:
             return
         self.last_event_s = self.loop.now
         run = commit.stream.key
-        checker = self.checkers.get(run)
+        checker, copied = self.checkers.get(run), 0
         if checker is None:
             created = decode_event(commit.records[0])
             assert isinstance(created, RunCreated)
             if created.forked_from is not None:
-                self.forks[run] = created.forked_from[0]
+                self.forks[run], copied = created.forked_from
             checker = self.checkers[run] = LogChecker(self.flow_of(created.digest), self.flow_of)
         if commit.expected != checker.seq:
             self.broken.append(f"{run}: committed at {commit.expected} after {checker.seq}")
-        for record in commit.records:
+        self.behaved["jobs.idle"] += sum(not token for _, token in commit.holds)
+        for number, record in enumerate(commit.records):
             event = decode_event(record)
             self.events[type(event).__name__] += 1
             checker.take(event)
+            if number >= copied and (wrong := self.effects.read(run, event, commit)):
+                self.broken.append(f"{run}: {wrong}")
         if checker.finish():
             self.broken.append(f"{run}: {checker.violations[0]}")
+
+    def refused(self, commit: Commit, result: LeasesLost) -> None:
+        """Note the jobs of a refused commit that a worker had in hand."""
+        idle = {key for key, token in commit.holds if not token}
+        for key in idle.intersection(result.keys):
+            self.behaved["jobs.not_idle"] += 1
+            self.effects.refused.add((commit.stream.key, key.removeprefix("run/")))
 
     def flow_of(self, digest: str) -> Workflow:
         """The workflow behind a digest, as the blobs have it."""
@@ -230,6 +250,7 @@ class World:
         for number in range(self.rng.choice((1, 1, 2, 3))):
             await self._submit(client, number)
         ends, afterwards = self.loop.now + TROUBLED_S, self.rng.choice((0, 2, 5, 12))
+        cutter = asyncio.create_task(self._cut_off(ends)) if self.cuts else None
         if self.meddling:
             while self.loop.now < ends and not self.broken:
                 if not await self._any_live():
@@ -238,10 +259,13 @@ class World:
                         break
                 await asyncio.sleep(self.rng.choice((0.01, 0.3, 2.0, 6.0)))
                 await self._something_happens(client)
+        if cutter is not None:
+            cutter.cancel()
         await self._heal(client)
         await self._must_end()
         await asyncio.sleep(60)
         await self._must_end()
+        await self._roll_everything_back(client)
         await self._final_checks()
         for process in list(self.processes.values()):
             process.kill()
@@ -294,6 +318,8 @@ class World:
     async def _published(self, client: Engine, document: dict[str, Any]) -> Published:
         try:
             waiting = with_waits(self.rng, document)
+            if self.cuts:
+                waiting = with_compensators(random.Random(f"{self.seed}/compensators"), waiting)
             published: Published = await _until_answered(lambda: client.publish(waiting))
             self.behaved["document.waits"] += 1
         except Rejected:
@@ -363,6 +389,7 @@ class World:
         found = await self._some_job()
         if found is not None:
             self.fired["queue.job_lost"] += 1
+            self.effects.jobs_lost.add((found[0].key, found[1].removeprefix("run/")))
             await self.store.commit([Commit(stream=found[0], expected=None, drop=(found[1],))])
 
     async def _act(self, client: Engine) -> None:
@@ -414,7 +441,8 @@ class World:
         kind = self.rng.choice(("pause", "resume", "pause", "resume", "cancel"))
         command: AnyCommand
         if kind == "cancel" and self.rng.random() < 0.3:
-            command = Cancel(id=f"cancel-{number}", reason="meddling", actor="sim")
+            undo = True if number % 2 else None
+            command = Cancel(id=f"cancel-{number}", reason="meddling", actor="sim", compensate=undo)
         elif kind == "pause":
             command = Pause(id=f"pause-{number}", actor="sim")
         else:
@@ -424,6 +452,27 @@ class World:
         await self._command(client, run, command)
         if twice:
             await self._command(client, run, command)
+
+    async def _cut_off(self, ends: float) -> None:
+        """Cancel runs in the middle of what they do, often when a process has just gone, and let some of them go on."""
+        rng = random.Random(f"{self.seed}/cuts")
+        while self.loop.now < ends:
+            await asyncio.sleep(rng.choice((0.05, 0.3, 1.0, 4.0)))
+            live = [run for run, checker in self.checkers.items() if checker.status in ("RUNNING", "PAUSED")]
+            if not live:
+                continue
+            run, client = rng.choice(live), rng.choice(self.clients)
+            gone = rng.choice(("", "", "kill", "drain", "drain"))
+            if gone:
+                await getattr(self, f"_{gone}")(client)
+            for number in range(rng.choice((1, 1, 2))):
+                name = f"{len(self.acknowledged)}-{rng.randrange(1_000_000)}"
+                if number:
+                    await self._command(client, run, Retry(id=f"retry:{name}", actor="sim"))
+                undo = rng.choice((None, None, False, True))
+                await self._command(client, run, Cancel(id=f"cut-{name}", actor="sim", compensate=undo))
+            if rng.random() < 0.7:
+                await self._command(client, run, Retry(id=f"retry:{name}-again", actor="sim"))
 
     # Healing and judging
 
@@ -459,6 +508,12 @@ class World:
             await asyncio.sleep(3)
         if self.broken:
             raise Broken(self.broken[0])
+
+    async def _roll_everything_back(self, client: Engine) -> None:
+        """What every run has done shall be undone, or named as what is left."""
+        for run in list(self.checkers):
+            await self._command(client, run, Rollback(id=f"rollback:undo-{run}", actor="sim"))
+        await self._must_end()
 
     async def _stuck(self) -> str:
         found = []

@@ -109,6 +109,17 @@ def still_valid(commands: list[PendingCommand], result: Refusal) -> list[Pending
     return kept
 
 
+def leased_keys(commands: Iterable[PendingCommand]) -> frozenset[str]:
+    """The jobs whose leases commands settle or hold."""
+    leases = [lease for pending in commands for lease in (pending.ack, pending.hold) if lease is not None]
+    return frozenset([lease.key for lease in leases])
+
+
+def not_idle(plan: PlannedCommit, result: LeasesLost) -> frozenset[str]:
+    """The jobs that the decision took for idle, and that were not: a worker may have called their handlers."""
+    return frozenset(plan.decision.work.idle).intersection(result.keys)
+
+
 def _without_statement(commands: list[PendingCommand], refused: StatementRefused) -> list[PendingCommand]:
     """Make a result whose statement was refused a failure; commands that shared its commit stay unchanged.
 

@@ -13,18 +13,21 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from tidemill.engine.attempts.rendering import Lists
+from tidemill.engine.blob_references import committed_references
 from tidemill.engine.catalog import Catalog
 from tidemill.engine.compiled import CompiledWorkflow
 from tidemill.engine.corruption import corrupt_stream, require_intact
-from tidemill.engine.index_rows import IndexedFacts
+from tidemill.engine.index_rows import IndexedFacts, indexed_facts, rows_beside, run_row, run_terms, waiting_terms
+from tidemill.engine.views import waiting_for
 from tidemill.errors import TidemillError
-from tidemill.kernel.codec import SnapshotFormatUnknown, decode_event, decode_state
+from tidemill.kernel.codec import SnapshotFormatUnknown, decode_event, decode_state, encode_state
 from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.fencing import attempt_status
+from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, NodeFailed
 from tidemill.kernel.evolve import evolve
 from tidemill.kernel.jobs import JobBody
 from tidemill.kernel.state import State, adopt
-from tidemill.stores.contract import Lease, Store, Stream, Tail
+from tidemill.stores.contract import Lease, Row, Snapshot, Store, Stream, Tail
 
 LOG = logging.getLogger(__name__)
 
@@ -33,6 +36,11 @@ STARTED_MAX = 10_000
 CACHED_RUNS_MAX = 4_096
 KNOWN_FOR_MS = 600_000
 """How long a cached run counts as current without news: less than the hour that every ended run is kept."""
+SNAPSHOT_TAIL_MIN = 500
+ROW_LAG_MS = 1_000
+"""How long the row of an active run may lag behind its log."""
+NODES_LOOKED_AT_MAX = 1_000
+"""In larger runs the reconciler finds what they wait for, off the commit path."""
 
 
 class CachedRun:
@@ -66,9 +74,47 @@ class CachedRun:
                     self.switch_workflow(flow)
             self.digest = self.digest or state.digest
 
+    def snapshot(self) -> Snapshot | None:
+        """The state before this commit, once folding the tail costs more than storing it."""
+        state = self.state
+        if self.since_snapshot <= (len(state.cells) + state.items) // 4:
+            return None
+        return Snapshot(version=state.seq, body=encode_state(state))
+
+    def rows_of(self, stream: Stream, decision: Decision, records: Sequence[bytes]) -> tuple[Row, ...]:
+        """The run's index rows that a decision writes, where they change.
+
+        The row is written when the run's terms change, when nothing is in flight but a retry that is not due, after
+        that, or when it has not been written for a while. In between, the row of a busy run may lag behind its log;
+        its `events` says by how much, and the reconciler updates it if no commit follows.
+        """
+        before, after = self.state, decision.after
+        others = committed_references(stream, decision.events, records)
+        if after.approvals or after.letters or before.letters:
+            others += rows_beside(stream, before, after, decision.events)
+        facts, backs_off = self.indexed_facts, after.in_flight == 1 and any(map(_backs_off, decision.events))
+        if facts is not None and after.in_flight and not backs_off and after.last_ms - self.row_ms < ROW_LAG_MS:
+            # Compared one by one, because every commit of a busy run does this.
+            status, busy, rollback, labels, _ = facts
+            if status == after.status and busy and rollback == after.rollback and labels is after.labels:
+                return others
+        found_by, flow = indexed_facts(after), self.flow.workflow
+        self.row_ms = 0 if backs_off else after.last_ms
+        if facts != found_by:
+            self.terms, self.indexed_facts = run_terms(after, retention=flow.retention), found_by
+        quiet = (backs_off or not after.in_flight) and after.live and len(flow.nodes) <= NODES_LOOKED_AT_MAX
+        waits = waiting_for(flow, after) if quiet else ()
+        terms = (*self.terms, *waiting_terms(waits)) if waits else self.terms
+        return (run_row(stream, after, terms, waiting_for=waits), *others)
+
     def switch_workflow(self, flow: CompiledWorkflow) -> None:
         self.flow, self.digest = flow, self.state.digest
         self.map_inputs.clear()
+
+
+def _backs_off(event: AnyEvent) -> bool:
+    """Whether a visit failed and is retried later."""
+    return type(event) is NodeFailed and event.retry_at_ms is not None and event.index == NOT_AN_ITEM
 
 
 class RunCache:

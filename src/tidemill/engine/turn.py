@@ -17,9 +17,8 @@ from itertools import repeat
 from typing import Protocol
 
 from tidemill.ambient import Ambient
-from tidemill.engine.blob_references import committed_references
 from tidemill.engine.compiled import CompiledWorkflow
-from tidemill.engine.index_rows import indexed_facts, rows_beside, run_row, run_terms, waiting_terms
+from tidemill.engine.index_rows import run_row, run_terms
 from tidemill.engine.maintenance.audit_chain import event_rows
 from tidemill.engine.pending_commands import (
     COMMITTED,
@@ -28,23 +27,22 @@ from tidemill.engine.pending_commands import (
     PendingCommand,
     PlannedCommit,
     all_pending,
+    leased_keys,
     mark_unknown_outcome,
+    not_idle,
     resolve_all,
     statements_of,
     still_valid,
 )
-from tidemill.engine.run_cache import CachedRun, EndWaiters, RunCache
-from tidemill.engine.views import waiting_for
+from tidemill.engine.run_cache import SNAPSHOT_TAIL_MIN, CachedRun, EndWaiters, RunCache
 from tidemill.engine.worker.instrumentation import OUTCOME_LOG, Instrumentation, OutcomeReport, tell_outcomes
 from tidemill.engine.worker.leases import HandoverTarget
 from tidemill.engine.worker.spans import RunSpans
 from tidemill.errors import InternalError, Problem, TidemillError, Unavailable, internal_error
 from tidemill.event_loop import begin_at_once
-from tidemill.kernel.codec import encode_events, encode_state
+from tidemill.kernel.codec import encode_events
 from tidemill.kernel.commands import AnyCommand
-from tidemill.kernel.decide.builder import Decision
 from tidemill.kernel.decide.decide import decide_all
-from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, NodeFailed
 from tidemill.kernel.jobs import JobSpec, body_of
 from tidemill.kernel.model import Workflow
 from tidemill.kernel.state import State
@@ -54,8 +52,6 @@ from tidemill.stores.contract import (
     Job,
     Lease,
     LeasesLost,
-    Row,
-    Snapshot,
     Store,
     Stream,
 )
@@ -70,13 +66,9 @@ RACES_MAX = 64
 COMMIT_TIMES_KEPT = 200
 OUTAGES_MAX = 6
 """How often a commit is tried while the store does not answer."""
+NO_KEYS: frozenset[str] = frozenset()
 CLOSED = "the engine is closed; `tidemill runs show` says whether it happened"
-SNAPSHOT_TAIL_MIN = 500
 REPORTED_MAX = 1_000
-ROW_LAG_MS = 1_000
-"""How long the row of an active run may lag behind its log."""
-NODES_LOOKED_AT_MAX = 1_000
-"""In larger runs the reconciler finds what they wait for, off the commit path."""
 
 STEPS_TO_CALLER = 2
 """Steps of the loop until a caller in another thread has its answer."""
@@ -323,12 +315,14 @@ class TurnLoop:
     async def _process_batch(self, batch: dict[Stream, list[PendingCommand]], unsure: Iterable[Stream] = ()) -> None:
         """Commit a batch, deciding again for runs that lost a race."""
         races = outages = 0
+        claimed: dict[Stream, frozenset[str]] = {}
+        """Jobs of these runs that were not idle when a commit needed them to be."""
         while batch:
             if unsure and not self._steps_to_caller:
                 # What loads runs may need a task of its own.
                 await asyncio.sleep(0)
             try:
-                plans = await self._plan(batch, unsure)
+                plans = await self._plan(batch, unsure, claimed)
                 # The other commands are answered.
                 batch = {plan.stream: plan.commands for plan in plans}
                 began = self._ambient.monotonic_ms()
@@ -363,8 +357,12 @@ class TurnLoop:
                 if isinstance(result, Committed):
                     self._on_committed(plan, result, tells=tells)
                 else:
-                    if self.metrics is not None and isinstance(result, LeasesLost):
-                        self.metrics.metrics.fenced(len(result.keys), "commit")
+                    if isinstance(result, LeasesLost):
+                        taken = not_idle(plan, result)
+                        if taken:
+                            claimed[plan.stream] = claimed.get(plan.stream, NO_KEYS) | taken
+                        if self.metrics is not None and len(taken) < len(result.keys):
+                            self.metrics.metrics.fenced(len(result.keys) - len(taken), "commit")
                     batch[plan.stream] = still_valid(plan.commands, result)
                     lost[plan.stream] = None
             if self._begun:
@@ -379,7 +377,10 @@ class TurnLoop:
                     return
 
     async def _plan(
-        self, batch: Mapping[Stream, list[PendingCommand]], unsure: Iterable[Stream]
+        self,
+        batch: Mapping[Stream, list[PendingCommand]],
+        unsure: Iterable[Stream],
+        claimed: Mapping[Stream, frozenset[str]],
     ) -> list[PlannedCommit]:
         load = dict.fromkeys(unsure)
         self._reserve_untaken()
@@ -406,7 +407,7 @@ class TurnLoop:
                 if entry is None:
                     continue
             try:
-                plans.append(self._decide(stream, entry, commands, now_ms))
+                plans.append(self._decide(stream, entry, commands, now_ms, claimed.get(stream, NO_KEYS)))
             except Exception as error:
                 # An error in one run must not fail the others in the batch.
                 resolve_all(commands, self._as_error(error))
@@ -429,7 +430,9 @@ class TurnLoop:
             pending.done(pending, CommandOutcome(problem=unknown))
         return None
 
-    def _decide(self, stream: Stream, entry: CachedRun, commands: list[PendingCommand], now_ms: int) -> PlannedCommit:
+    def _decide(
+        self, stream: Stream, entry: CachedRun, commands: list[PendingCommand], now_ms: int, claimed: frozenset[str]
+    ) -> PlannedCommit:
         state, flow = entry.state, entry.flow.workflow
         asked: list[AnyCommand] = []
         acks: list[tuple[str, int]] = []
@@ -446,7 +449,13 @@ class TurnLoop:
                 statements = True
             if pending.audited:
                 audited = True
-        decision, problems = decide_all(flow, state, asked, now_ms)
+        decision, problems = decide_all(flow, state, asked, now_ms, claimed)
+        if decision.work.idle:
+            leased = leased_keys(commands)
+            if not leased.isdisjoint(decision.work.idle):
+                # The worker whose commands these are holds the jobs.
+                decision, problems = decide_all(flow, state, asked, now_ms, claimed | leased)
+            holds += tuple([(key, 0) for key in decision.work.idle])
         plan = PlannedCommit(stream, entry, commands, decision, problems)
         events, work, after = decision.events, decision.work, decision.after
         specs = work.put
@@ -464,7 +473,7 @@ class TurnLoop:
                 specs = tuple([spec for spec, job in zip(specs, jobs, strict=True) if not job.caps])
             if self.handover_target is not None:
                 keep = self.handover_target.handover.select(stream, specs, len(acks), entry.flow.instant)
-        rows = self._rows(stream, entry, decision, records) if events else ()
+        rows = entry.rows_of(stream, decision, records) if events else ()
         if audited:
             by = {(each.command.actor, each.command.id) for each in commands if each.audited}
             rows += event_rows(stream, state.seq, events, records, by)
@@ -472,7 +481,7 @@ class TurnLoop:
             stream,
             state.seq,
             records,
-            self._snapshot(entry) if entry.since_snapshot > SNAPSHOT_TAIL_MIN else None,
+            entry.snapshot() if entry.since_snapshot > SNAPSHOT_TAIL_MIN else None,
             tuple(acks),
             holds,
             work.drop,
@@ -490,39 +499,6 @@ class TurnLoop:
         worker = self.handover_target
         if worker is not None and (self._handing_over or worker.handover.reserved):
             worker.handover.reserve(sum(self._handing_over.values()))
-
-    def _snapshot(self, entry: CachedRun) -> Snapshot | None:
-        """The state before this commit, once folding the tail costs more than storing it."""
-        state = entry.state
-        if entry.since_snapshot <= (len(state.cells) + state.items) // 4:
-            return None
-        return Snapshot(version=state.seq, body=encode_state(state))
-
-    def _rows(self, stream: Stream, entry: CachedRun, decision: Decision, records: Sequence[bytes]) -> tuple[Row, ...]:
-        """The run's index rows, where they change.
-
-        The row is written when the run's terms change, when nothing is in flight but a retry that is not due, after
-        that, or when it has not been written for a while. In between, the row of a busy run may lag behind its log;
-        its `events` says by how much, and the reconciler updates it if no commit follows.
-        """
-        before, after = entry.state, decision.after
-        others = committed_references(stream, decision.events, records)
-        if after.approvals or after.letters or before.letters:
-            others += rows_beside(stream, before, after, decision.events)
-        facts, backs_off = entry.indexed_facts, after.in_flight == 1 and any(map(_backs_off, decision.events))
-        if facts is not None and after.in_flight and not backs_off and after.last_ms - entry.row_ms < ROW_LAG_MS:
-            # Compared one by one, because every commit of a busy run does this.
-            status, busy, rollback, labels, _ = facts
-            if status == after.status and busy and rollback == after.rollback and labels is after.labels:
-                return others
-        found_by, flow = indexed_facts(after), entry.flow.workflow
-        entry.row_ms = 0 if backs_off else after.last_ms
-        if facts != found_by:
-            entry.terms, entry.indexed_facts = run_terms(after, retention=flow.retention), found_by
-        quiet = (backs_off or not after.in_flight) and after.live and len(flow.nodes) <= NODES_LOOKED_AT_MAX
-        waits = waiting_for(flow, after) if quiet else ()
-        terms = (*entry.terms, *waiting_terms(waits)) if waits else entry.terms
-        return (run_row(stream, after, terms, waiting_for=waits), *others)
 
     def _on_committed(self, plan: PlannedCommit, result: Committed, *, tells: bool) -> None:
         """Update the cached state, answer the commands, hand over jobs."""
@@ -583,11 +559,6 @@ class TurnLoop:
                 self._handing_over[stream] = left
             worker.handover.reserve(max(0, worker.handover.reserved - len(leases)))
             worker.take(leases)
-
-
-def _backs_off(event: AnyEvent) -> bool:
-    """Whether a visit failed and is retried later."""
-    return type(event) is NodeFailed and event.retry_at_ms is not None and event.index == NOT_AN_ITEM
 
 
 def _answer_future(pending: PendingCommand, outcome: CommandOutcome) -> None:

@@ -146,7 +146,10 @@ class Fail(Exception):
 
 
 class CapabilityMissing(Fail):
-    """The worker lacks something: it releases the job to others; if there are none, the attempt fails."""
+    """The worker lacks something: it releases the job to others; if there are none, the attempt fails.
+
+    Raise it before anything is done: a job that was released counts as one that no worker has begun.
+    """
 
 
 HandlerOutcome = Done | Wait | Skip

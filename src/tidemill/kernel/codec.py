@@ -119,7 +119,7 @@ def _readable(value: Any) -> Any:
     return value
 
 
-SNAPSHOT_FORMAT = 6
+SNAPSHOT_FORMAT = 7
 """First byte of a snapshot. Raise it whenever the fields of `State` or of an event change; a test checks this.
 
 A snapshot hides the events before it. With another format an older version folds the log instead, and meets there what

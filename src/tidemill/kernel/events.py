@@ -384,7 +384,7 @@ class NodeSkipped(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeS
 class NodeCancelled(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeCancelled"):
     reason: str = ""
     unknown: bool = False
-    """A worker may have been running it, so it is unknown whether a rollback has to undo it."""
+    """A worker may have called its handler, so it is unknown whether a rollback has to undo it."""
 
 
 class LoopContinued(Event, frozen=True, array_like=True, kw_only=True, tag="LoopContinued"):

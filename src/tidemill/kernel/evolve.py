@@ -17,7 +17,7 @@ from tidemill.kernel.activation import Activation, closed, items_merged
 from tidemill.kernel.events import NOT_AN_ITEM, AnyEvent, BlobRef, NodeStarted
 from tidemill.kernel.evolve_nodes import SIGNAL_ID, hold, lapse_all, over, pass_over_ended, undoable, unhold
 from tidemill.kernel.spending import NOTHING_SPENT
-from tidemill.kernel.state import State, Visit, edit_at, find_activation, key_at, notes
+from tidemill.kernel.state import State, Visit, edit_at, key_at, notes
 
 
 def evolve(state: State, event: AnyEvent) -> State:
@@ -104,9 +104,9 @@ def run_retried(state: State, event: events.RunRetried) -> None:
 
 
 def _is_settled(state: State, key: str, sure: tuple[str, ...]) -> bool:
-    """Whether an unknown outcome is settled: the activation runs again, or the operator knows it did not happen."""
-    act = find_activation(state, key)
-    return act is not None and (act.status == "PENDING" or key.rsplit("/", 2)[0] in sure)
+    """Whether the operator knows that it did not happen. A later attempt settles an unknown outcome by completing."""
+    node, visit, _ = key.rsplit("/", 2)
+    return node in sure and state.peek(node).visit == int(visit)
 
 
 def _reset(act: Activation) -> None:
@@ -188,13 +188,15 @@ def _unknown_settled(state: State, event: events.NodeOverridden) -> None:
     state.size += event.size
     if event.undoable:
         undoable(state, event)
-    if event.visit != visit.visit:
+    items = visit.map
+    if event.visit != visit.visit or (event.index != NOT_AN_ITEM and (items is None or event.index >= items.count)):
+        # An earlier visit, or an item of a list that a patch has taken away.
         return
     act = edit_at(visit, event.index)
     if act is visit:
         visit.why = event.reason if event.status == "SKIPPED" else ""
-    elif visit.map is not None:
-        visit.map.failed -= act.status == "FAILED"
+    elif items is not None:
+        items.failed -= act.status == "FAILED"
     act.status = "COMPLETED" if event.status == "COMPLETED" else "SKIPPED"
     act.output, act.error, act.since_ms, act.ended_seq = event.output, None, event.at_ms, state.seq
 

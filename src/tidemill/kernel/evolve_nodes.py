@@ -340,6 +340,15 @@ def started_and_completed(state: State, started: events.NodeStarted, completed: 
 def undoable(state: State, event: events.NodeEvent) -> None:
     key = key_at(event.node, event.visit, event.index)
     notes(state, "undo")[key] = CompletedStep(event.node, event.visit, event.index, state.seq)
+    if state.unknown:
+        # A rollback undoes it now, whichever of its attempts it was.
+        state.unknown = tuple([each for each in state.unknown if each != key])
+
+
+def unknown(state: State, event: events.NodeEvent) -> None:
+    key = key_at(event.node, event.visit, event.index)
+    if key not in state.unknown:
+        state.unknown = (*state.unknown, key)
 
 
 def note_token(act: Activation, token: int) -> None:
@@ -371,7 +380,7 @@ def node_failed(state: State, event: events.NodeFailed) -> None:
         return
     act.output = event.output
     if event.error.code == UNKNOWN_OUTCOME and event.error.index == NOT_AN_ITEM:
-        state.unknown = (*state.unknown, key_at(event.node, event.visit, event.index))
+        unknown(state, event)
     if event.tolerated:
         state.tolerated += 1
         if act is visit:
@@ -392,7 +401,7 @@ def node_cancelled(state: State, event: events.NodeCancelled) -> None:
     if act is visit:
         visit.settled, visit.why = True, event.reason
     if event.unknown:
-        state.unknown = (*state.unknown, key_at(event.node, event.visit, event.index))
+        unknown(state, event)
     over(state, visit, act, event, "CANCELLED")
 
 

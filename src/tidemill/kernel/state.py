@@ -179,7 +179,7 @@ class State(msgspec.Struct, array_like=True, gc=False):
     undo_left: tuple[str, ...] = ()
     """Keys that the rollback could not compensate."""
     unknown: tuple[str, ...] = ()
-    """Keys of visits and items with an unknown outcome that no operator has settled."""
+    """Keys of visits and items with an unknown outcome that neither an operator nor a later attempt has settled."""
     undo: dict[str, CompletedStep] = {}
     """By key: completed visits and items whose nodes have compensators."""
     letters: dict[str, DeadLetter] = {}

@@ -118,7 +118,9 @@ class Commit(Value, frozen=True):
     acks: tuple[tuple[str, int], ...] = ()
     """(job key, token) of settled leases: their jobs are removed."""
     holds: tuple[tuple[str, int], ...] = ()
-    """(job key, token) of leases that must be held and stay held."""
+    """(job key, token) of leases that must be held and stay held. With token 0 the job must be idle instead: not leased
+    (an expired lease that was not taken over counts), and no earlier holder is presumed dead (`Lease.expired`). A job
+    that does not exist is idle."""
     drop: tuple[str, ...] = ()
     """Jobs to remove, leased or not, if they exist."""
     withdraw: tuple[str, ...] = ()
@@ -156,7 +158,10 @@ class VersionConflict(Value, frozen=True, kw_only=True):
 
 
 class LeasesLost(Value, frozen=True, kw_only=True):
-    """All leases that are no longer held, in order; nothing was written. Takes precedence over a version conflict."""
+    """Nothing was written: `keys` are all leases that are no longer held, and jobs that are not idle, in order.
+
+    Takes precedence over a version conflict.
+    """
 
     keys: tuple[str, ...]
 

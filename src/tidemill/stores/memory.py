@@ -385,6 +385,11 @@ class _Log:
         work = self.jobs.get(key)
         return work if work is not None and token and work.token == token else None
 
+    def idle(self, key: str) -> bool:
+        """Whether a job is not leased, and no holder of it is presumed dead; one that does not exist is idle."""
+        work = self.jobs.get(key)
+        return work is None or not (work.token or work.expired)
+
 
 class MemoryStore:
     """A `Store` without durability. `clock` gives the store's time in milliseconds.
@@ -442,8 +447,11 @@ class MemoryStore:
         known = self._logs.get(stream)
         log = _Log() if known is None else known
         lost: list[str] = []
-        for key, token in commit.acks + commit.holds:
+        for key, token in commit.acks:
             if log.held(key, token) is None:
+                lost.append(key)
+        for key, token in commit.holds:
+            if log.held(key, token) is None if token else not log.idle(key):
                 lost.append(key)
         if lost:
             return LeasesLost(keys=tuple(dict.fromkeys(lost)))
@@ -459,8 +467,8 @@ class MemoryStore:
         for key, _ in commit.acks:
             self._remove(log, key)
         if commit.drop or commit.withdraw:
-            idle = [key for key in commit.withdraw if key in log.jobs and not log.jobs[key].token]
-            for key in (*commit.drop, *idle):
+            unheld = [key for key in commit.withdraw if key in log.jobs and not log.jobs[key].token]
+            for key in (*commit.drop, *unheld):
                 self._remove(log, key)
         kept = self._insert(log, commit, now) if commit.jobs else ()
         for row in commit.rows:

@@ -29,6 +29,9 @@ REACHED = {
     *("claimed", "claimed in the family", "taken over", "taken over twice", "held back by a cap", "late ack"),
     *(
         "withdraw spared",
+        "idle",
+        "not idle",
+        "not idle, but released",
         "renewed",
         "renewal lost",
         "revived",
@@ -143,6 +146,11 @@ class Duel:
     async def plan(self) -> dict[str, Any]:
         """A commit whose leases are given by number, so that each side can put in its own tokens."""
         dice, stream = self.dice, self.dice.choice(STREAMS)
+        spent = [(each, view.job.key) for each in STREAMS for view in await self.reference.jobs(each) if given_up(view)]
+        asked: tuple[str, ...] = self.some(KEYS) if dice.random() < 0.25 else ()
+        if spent and dice.random() < 0.3:
+            stream, key = dice.choice(spent)
+            asked = (key,)
         (tail,) = await self.reference.load({stream: 0})
         views = {view.job.key: view for view in await self.reference.jobs(stream)}
         expected = dice.choices(
@@ -157,6 +165,7 @@ class Duel:
         plan["acks"] = self.some(self.numbers(stream))
         plan["holds"] = self.some(self.numbers(stream), 1) if dice.random() < 0.3 else ()
         plan["untaken"] = ("k1",) if dice.random() < 0.03 else ()
+        plan["idle"] = asked
         plan["drop"] = self.some(KEYS, 1) if dice.random() < 0.3 else ()
         plan["withdraw"] = self.some(KEYS, 2) if dice.random() < 0.3 else ()
         plan["keep"] = self.some([job.key for job in jobs] + ["k1"])
@@ -165,6 +174,9 @@ class Duel:
         plan["rows"] = tuple(self.row() for _ in range(dice.randint(0, 2)))
         self.seen["job was there"] += any(job.key in views for job in jobs)
         self.seen["withdraw spared"] += any(key in views and views[key].token > 0 for key in plan["withdraw"])
+        self.seen["idle"] += any(key in views and idle(views[key]) for key in plan["idle"])
+        self.seen["not idle"] += any(key in views and not idle(views[key]) for key in plan["idle"])
+        self.seen["not idle, but released"] += any(key in views and given_up(views[key]) for key in plan["idle"])
         now = self.reference.now_ms()
         tokens = [self.sides[0].leases[number].token for number in plan["acks"]]
         self.seen["late ack"] += any(v.token in tokens and (v.lease_expires_at_ms or now) < now for v in views.values())
@@ -328,13 +340,22 @@ async def picture(side: Side, stream: c.Stream) -> object:
     return [await side.sut.store.load({stream: 0}, snapshots=False), await side.sut.store.jobs(stream)]
 
 
+def idle(view: c.JobView) -> bool:
+    return not (view.token or view.expired)
+
+
+def given_up(view: c.JobView) -> bool:
+    """Nobody holds it, but an earlier holder is presumed dead."""
+    return not view.token and view.expired > 0
+
+
 def build(side: Side, plan: dict[str, Any]) -> c.Commit:
     fields = dict(plan)
-    untaken = tuple((key, 0) for key in fields.pop("untaken"))
+    untaken, unheld = (tuple((key, 0) for key in fields.pop(name)) for name in ("untaken", "idle"))
     for name in ("acks", "holds"):
         leases = [side.leases[number] for number in plan[name]]
         fields[name] = tuple((lease.key, lease.token) for lease in leases)
-    return c.Commit(**(fields | {"acks": fields["acks"] + untaken}))
+    return c.Commit(**(fields | {"acks": fields["acks"] + untaken, "holds": fields["holds"] + unheld}))
 
 
 async def compare(seed: int, steps: int, pair: tuple[StoreUnderTest, StoreUnderTest], replay: str) -> Counter[str]:

@@ -53,6 +53,10 @@ class NaiveStore:
         task = self.task(stream, key)
         return task if task is not None and task.token is not None and task.token == token else None
 
+    def idle(self, stream: c.Stream, key: str) -> bool:
+        task = self.task(stream, key)
+        return task is None or (task.token is None and task.expired == 0)
+
     async def commit(self, commits: Sequence[c.Commit]) -> list[c.CommitResult]:
         for commit in commits:
             if commit.expected is None and (commit.records or commit.snapshot):
@@ -64,8 +68,11 @@ class NaiveStore:
     def apply(self, commit: c.Commit) -> c.CommitResult:
         stream = commit.stream
         lost: list[str] = []
-        for key, token in [*commit.acks, *commit.holds]:
-            if self.held(stream, key, token) is None and key not in lost:
+        fine = [(key, self.held(stream, key, token) is not None) for key, token in commit.acks]
+        for key, token in commit.holds:
+            fine.append((key, self.held(stream, key, token) is not None if token else self.idle(stream, key)))
+        for key, is_fine in fine:
+            if not is_fine and key not in lost:
                 lost.append(key)
         if lost:
             return c.LeasesLost(keys=tuple(lost))

@@ -26,12 +26,12 @@ def _bug_for(monkeypatch: pytest.MonkeyPatch, workflow: str, is_hit: Any = lambd
     """Deciding fails for the runs of one workflow; answers the commands that it failed for."""
     decide_all, hit = turn.decide_all, list[Any]()
 
-    def decide(flow: Any, state: Any, commands: Any, now_ms: int) -> Any:
+    def decide(flow: Any, state: Any, commands: Any, now_ms: int, claimed: Any) -> Any:
         found = [command for command in commands if flow.name == workflow and state.seq and is_hit(command)]
         hit.extend(found)
         if found:
             raise KeyError("a bug")
-        return decide_all(flow, state, commands, now_ms)
+        return decide_all(flow, state, commands, now_ms, claimed)
 
     monkeypatch.setattr(turn, "decide_all", decide)
     return hit

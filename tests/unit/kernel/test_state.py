@@ -19,11 +19,11 @@ from tidemill.kernel.evolve import replay
 from tidemill.kernel.spending import Budget, Spend
 from tidemill.kernel.state import UNVISITED, State, Visit
 
-FORM = "beef61229ff1ced2"
+FORM = "6a8a84ae38991643"
 """Of the bytes below. When it has changed: raise `SNAPSHOT_FORMAT`, and write the new one here."""
 
 
-EVENTS = "b1705578e9aa1e00"
+EVENTS = "6008c665e1407d82"
 """Of the types and fields of events, likewise: a snapshot must not hide an event from a version that lacks it."""
 
 

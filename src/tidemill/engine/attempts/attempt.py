@@ -342,6 +342,8 @@ class Attempt:
             assert isinstance(result.outcome, Failed)
             await self._enter_task()
             runtime, missing = self._tools.runtime, result.outcome.error
+            # A handler says so before it does anything, so the job is as good as untouched.
+            self.called = False
             await runtime.leave(self.lease.stream, self._state, self.task, missing, self._tools.clock())
         return result
 

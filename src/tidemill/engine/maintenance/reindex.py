@@ -42,7 +42,7 @@ from tidemill.engine.index_rows import (
     run_terms,
     waiting_terms,
 )
-from tidemill.engine.turn import NODES_LOOKED_AT_MAX
+from tidemill.engine.run_cache import NODES_LOOKED_AT_MAX
 from tidemill.engine.versions import WORKFLOW, History, Record, decode_record, read_history, read_workflow_row
 from tidemill.engine.views import waiting_for
 from tidemill.errors import TidemillError

@@ -17,12 +17,13 @@ from tidemill.engine.attempts.attempt import Attempt
 from tidemill.engine.attempts.compensation import CompensationAttempt
 from tidemill.engine.attempts.recorder import AttemptLog
 from tidemill.engine.pending_commands import PendingCommand
-from tidemill.engine.run_cache import CachedRun
+from tidemill.engine.run_cache import CachedRun, RunCache
 from tidemill.engine.turn import TurnLoop
 from tidemill.errors import InternalError
 from tidemill.kernel.commands import Failed, Result
 from tidemill.kernel.events import Error
 from tidemill.kernel.jobs import JobBody
+from tidemill.kernel.state import peek_at
 from tidemill.stores.contract import Lease, Stream
 
 JobKey = tuple[Stream, str]
@@ -33,6 +34,7 @@ JobHandler = Callable[[Lease], Awaitable[None] | None]
 STARTED_AFTER_MS = 400
 """The start of an attempt that takes longer is recorded while it runs."""
 LOOK_EVERY_MS = 200
+LOOK_AGAIN_MS = 5
 
 
 class HeldJob(msgspec.Struct):
@@ -44,7 +46,7 @@ class HeldJob(msgspec.Struct):
     attempt: Attempt | None = None
     compensation: CompensationAttempt | None = None
     begun: bool = False
-    """The start of its attempt is recorded."""
+    """The start of its attempt is recorded, or was submitted to be."""
     submissions: int = 0
     """How often its result was submitted to a store that did not answer."""
 
@@ -112,12 +114,17 @@ def start(
 
 
 class StartRecorder:
-    """Records the starts of attempts that take long; it sleeps while there are none."""
+    """Records the starts of attempts that take long, or that a drain cuts off; it sleeps while there are none."""
 
     def __init__(
-        self, ambient: Ambient, turns: TurnLoop, log: AttemptLog, held: Callable[[], Collection[HeldJob]]
+        self,
+        ambient: Ambient,
+        turns: TurnLoop,
+        runs: RunCache,
+        log: AttemptLog,
+        held: Callable[[], Collection[HeldJob]],
     ) -> None:
-        self._ambient, self._turns, self._log, self._held = ambient, turns, log, held
+        self._ambient, self._turns, self._runs, self._log, self._held = ambient, turns, runs, log, held
         self._working = asyncio.Event()
 
     def wake(self) -> None:
@@ -131,14 +138,34 @@ class StartRecorder:
             if not self._record():
                 self._working.clear()
 
-    def _record(self) -> bool:
+    async def record_all(self, within_ms: float) -> None:
+        """Record the starts of all attempts that run, however short they are; wait for the store for a while."""
+        until = self._ambient.monotonic_ms() + within_ms
+        self._record(0)
+        while self._unrecorded() and self._ambient.monotonic_ms() < until:
+            await self._ambient.sleep(LOOK_AGAIN_MS)
+            self._record(0)
+
+    def _unrecorded(self) -> bool:
+        return any(not held.settling and self.may_have_acted(held) for held in self._held())
+
+    def may_have_acted(self, held: HeldJob) -> bool:
+        """Whether a handler was called for a job, and the log may hold no start of the attempt."""
+        if held.attempt is None or not held.attempt.called:
+            return False
+        entry, task = self._runs.get(held.lease.stream), held.task
+        visit = None if entry is None else entry.state.peek(task.node)
+        act = None if visit is None or visit.visit != task.visit else peek_at(visit, task.index)
+        return act is None or not act.running
+
+    def _record(self, after_ms: float = STARTED_AFTER_MS) -> bool:
         """Record the starts that are due; returns whether other attempts are without a recorded start."""
         more = False
         for held in list(self._held()):
             attempt = held.attempt
             if held.begun or held.settling or attempt is None:
                 continue
-            if not attempt.called or attempt.elapsed_ms < STARTED_AFTER_MS:
+            if not attempt.called or attempt.elapsed_ms < after_ms:
                 more = True
                 continue
             held.begun = True

@@ -2,7 +2,8 @@
 
 A worker holds at most `concurrency` jobs. A job that became ready by its own result is handed over in the same commit,
 so a chain needs no claims. Stopping is a drain: the worker claims nothing more, lets attempts finish within the grace
-period, then cancels the rest and releases it at once.
+period, then cancels the rest and releases it at once. A job is never released after a call of its handler that the log
+does not show: to the store a released job is one that no worker has begun.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ OWN_QUEUES = (SYSTEM_QUEUE, MAINTENANCE_QUEUE)
 LOST_APART = 2
 """Visits that have lost this many workers in a row run one at a time: one of them may kill its worker."""
 SETTLE_MS = 1_000
-"""How long a drain waits, after its grace, for results that are being committed."""
+"""How long a drain waits, after its grace, for starts and then for results that are being committed."""
 
 
 class Worker:
@@ -139,7 +140,7 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
         self._renewer = LeaseRenewer(store, ambient, self._leases, self._on_renewed, options.lease_ms, options.beat_ms)
         self._thread: LeaseRenewalThread | None = None
-        self._starts = StartRecorder(ambient, turns, self._log, self._held_jobs.values)
+        self._starts = StartRecorder(ambient, turns, runs, self._log, self._held_jobs.values)
         self.finished = 0
         self.returned = 0
         """Jobs that the last drain released: cancelled ones, and those whose results could not be stored."""
@@ -180,11 +181,12 @@ class Worker:
             self._drop(held)
             self._releases.give([held.lease])
         await self._wait_until(lambda: self._stopping_now or not self._held_jobs, self._options.grace_ms)
+        await self._starts.record_all(SETTLE_MS)
         for held in list(self._held_jobs.values()):
             if held.running is not None:
                 held.running.cancel()
         await self._wait_until(lambda: not any(held.settling for held in self._held_jobs.values()), SETTLE_MS)
-        left = [held.lease for held in self._held_jobs.values()]
+        left = list(self._held_jobs.values())
         self._held_jobs.clear()
         for task in self._tasks:
             task.cancel()
@@ -192,8 +194,7 @@ class Worker:
         self.watchdog.stop()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.stop)
-        self.returned += len(left)
-        self._releases.give(left)
+        self._give_back(left, 0)
         await self._releases.settle()
 
     async def _wait_until(self, over: Callable[[], bool], ms: float) -> None:
@@ -574,9 +575,14 @@ class Worker:
             self._in_task(held, mark_and_let_go())
 
     def _release(self, held: HeldJob, delay_ms: int = RELEASE_DELAY_MS) -> None:
-        self.returned += self.draining
         self._drop(held)
-        self._releases.give([held.lease], delay_ms)
+        self._give_back([held], delay_ms)
+
+    def _give_back(self, jobs: Sequence[HeldJob], delay_ms: int) -> None:
+        """Release jobs that are no longer held. The leases of those that may have acted expire instead."""
+        idle = [held.lease for held in jobs if not self._starts.may_have_acted(held)]
+        self.returned += len(idle) if self.draining else 0
+        self._releases.give(idle, delay_ms)
 
     def _release_to_others(self, held: HeldJob) -> None:
         self._release(held, self._backoff.delay_ms(held.job_key, held.lease.expires_at_ms - self._options.lease_ms))

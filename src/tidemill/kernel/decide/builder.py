@@ -8,6 +8,7 @@ Also here: the fields of an ended attempt that several rules write.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from typing import Any
 
 import msgspec
@@ -31,6 +32,8 @@ class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     put: tuple[JobSpec, ...] = ()
     drop: tuple[str, ...] = ()
     withdraw: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
+    """Jobs that must be idle in the commit: the decision says that no worker has called their handlers."""
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -44,18 +47,21 @@ class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 class DecisionBuilder:
     __slots__ = (
-        *("_drops", "_puts", "_withdrawn", "actor", "cause", "command"),
+        *("_drops", "_idle", "_puts", "_withdrawn", "actor", "cause", "claimed", "command"),
         *("events", "flow", "loops", "now", "pending_nodes", "state"),
     )
 
-    def __init__(self, flow: Workflow, state: State, now_ms: int) -> None:
+    def __init__(self, flow: Workflow, state: State, now_ms: int, claimed: Container[str] = ()) -> None:
         self.flow = flow
+        self.claimed = claimed
+        """Keys of jobs that are known not to be idle: a worker may have called their handlers."""
         self.state = draft_of(state)
         self.now = now_ms
         self.events: list[AnyEvent] = []
         self._puts: dict[str, JobSpec] = {}
         self._drops: list[str] = []
         self._withdrawn: list[str] = []
+        self._idle: list[str] = []
         self.pending_nodes: deque[tuple[str, int]] = deque()
         """Nodes whose inbound edges changed, each with the seq of the event that changed them."""
         self.loops: list[str] = []
@@ -94,12 +100,21 @@ class DecisionBuilder:
         self._puts.pop(key, None)
         self._withdrawn.append(key)
 
+    def is_idle(self, key: str) -> bool:
+        """Whether no worker can have called the handler of a job; if so, the commit requires it."""
+        if key in self.claimed:
+            return False
+        self._idle.append(key)
+        return True
+
     def decision(self) -> Decision:
-        return Decision(
-            events=tuple(self.events),
-            work=Work(put=tuple(self._puts.values()), drop=tuple(self._drops), withdraw=tuple(self._withdrawn)),
-            after=self.state,
+        work = Work(
+            put=tuple(self._puts.values()),
+            drop=tuple(self._drops),
+            withdraw=tuple(self._withdrawn),
+            idle=tuple(self._idle),
         )
+        return Decision(events=tuple(self.events), work=work, after=self.state)
 
 
 def budget_of(builder: DecisionBuilder) -> Budget:

@@ -125,17 +125,34 @@ def _cancel(builder: DecisionBuilder, node: Node, visit: Visit, reason: str) -> 
             reason=reason,
             consumed=visit.tokens,
             counter=builder.state.counter - visit.tokens,
-            unknown=_under_way(node, visit, NOT_AN_ITEM, visit),
+            unknown=_under_way(builder, node, visit, NOT_AN_ITEM, visit),
             **builder.node_fields(node.id),
         )
     )
 
 
-def _under_way(node: Node, visit: Visit, index: int, act: Activation) -> bool:
-    """Whether a worker may be running this now; a queued job counts, as the log cannot tell it from a claimed one."""
-    if node.compensator is None or act.status not in DISPATCHED or act.retry_at_ms is not None:
+def _under_way(builder: DecisionBuilder, node: Node, visit: Visit, index: int, act: Activation) -> bool:
+    """Whether a worker may have called the handler of this, with an effect that a rollback would have to undo.
+
+    The log says so if the attempt is recorded as started, or if an attempt before it was lost. Else it depends on the
+    job: if the commit finds that it is not idle, the turn decides again.
+    """
+    if node.compensator is None or act.status not in DISPATCHED or phase_of(node, visit, index) != "call":
         return False
-    return phase_of(node, visit, index) == "call" and (act.running or node.delivery != "at_most_once")
+    if act.running or node.delivery == "at_most_once":
+        return act.running
+    if act.lost:
+        return True
+    if act.retry_at_ms is not None and _retried_now(builder, node.id, visit.visit, index):
+        # The lease of the attempt that failed is settled by the same commit.
+        return False
+    return not builder.is_idle(key_of("run", node.id, visit.visit, index))
+
+
+def _retried_now(builder: DecisionBuilder, node: str, visit: int, index: int) -> bool:
+    """Whether the retry of an activation is part of this decision, so that no worker can have its job."""
+    failed = (event for event in builder.events if type(event) is NodeFailed and event.retry_at_ms is not None)
+    return any((event.node, event.visit, event.index) == (node, visit, index) for event in failed)
 
 
 def _drop_jobs(builder: DecisionBuilder, node: Node, visit: Visit) -> None:
@@ -172,5 +189,5 @@ def cancel_items(builder: DecisionBuilder, node: Node, reason: str) -> None:
             builder.remove_job(key_of("run", node.id, visit.visit, index))
         else:
             drop_wait(builder, node.id, visit.visit, index, item, close=True)
-        unknown, fields = _under_way(node, visit, index, item), builder.node_fields(node.id, index)
+        unknown, fields = _under_way(builder, node, visit, index, item), builder.node_fields(node.id, index)
         builder.emit(NodeCancelled(reason=reason, counter=builder.state.counter, unknown=unknown, **fields))

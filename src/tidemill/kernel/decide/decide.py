@@ -9,7 +9,7 @@ Also here: commands to a run as a whole, and jobs that call no handler (timers, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -42,16 +42,21 @@ from tidemill.kernel.model import Node, Workflow
 from tidemill.kernel.state import State, peek_at
 
 
-def decide(flow: Workflow, state: State, command: AnyCommand, now_ms: int) -> Decision | Problem:
-    decision, problems = decide_all(flow, state, (command,), now_ms)
+def decide(
+    flow: Workflow, state: State, command: AnyCommand, now_ms: int, claimed: Container[str] = ()
+) -> Decision | Problem:
+    decision, problems = decide_all(flow, state, (command,), now_ms, claimed)
     return problems[0] or decision
 
 
 def decide_all(
-    flow: Workflow, state: State, commands: Sequence[AnyCommand], now_ms: int
+    flow: Workflow, state: State, commands: Sequence[AnyCommand], now_ms: int, claimed: Container[str] = ()
 ) -> tuple[Decision, list[Problem | None]]:
-    """Decide several commands in order, for one commit. A refused command does not affect the others."""
-    builder = DecisionBuilder(flow, state, now_ms)
+    """Decide several commands in order, for one commit. A refused command does not affect the others.
+
+    `claimed` are keys of jobs that are not idle; the commit must require that those of `Work.idle` are.
+    """
+    builder = DecisionBuilder(flow, state, now_ms, claimed)
     problems = list(map(_take, repeat(builder), commands))
     return builder.decision(), problems
 

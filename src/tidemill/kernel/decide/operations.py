@@ -297,13 +297,17 @@ def _unsettleable(node: Node, visit: Visit, act: Activation, again: str) -> Prob
 
 def _refuse_settling(builder: DecisionBuilder, command: Override) -> Problem | None:
     """Why an operator cannot settle an unknown outcome that a rollback has left."""
-    latest = builder.state.peek(command.node).visit
+    cell = builder.state.peek(command.node)
+    latest, items = cell.visit, cell.map
     visit = command.visit or latest
     if key_at(command.node, visit, command.index) not in unknown_steps(builder):
         return _rolled_back(builder)
     if command.output is not None and visit != latest:
         message = f"node {command.node} is at visit {latest}: what visit {visit} saw is not known any more"
         return problem("visit_over", message, "undo it by hand, then skip it")
+    if command.output is not None and command.index >= (0 if items is None else items.count):
+        message = f"item {command.index} of node {command.node} is of a list that a patch has replaced"
+        return problem("item_unknown", message, "undo it by hand, then skip it")
     if command.next_nodes is not None:
         message = "a run that was rolled back does not continue"
         return problem("route_not_allowed", message, "leave the next nodes out")

@@ -210,14 +210,12 @@ def _way_to_undo(state: State) -> tuple[str, str] | None:
     node, visit, index = unknown.rsplit("/", 2)
     name, cell = label(node, int(visit), int(index)), state.peek(node)
     act = peek_at(cell, int(index)) if int(visit) == cell.visit else None
-    what, which, how = f"the outcome of {name} is unknown", "" if index == "-1" else f" --item {index}", "--skip"
+    what, which = f"the outcome of {name} is unknown", "" if index == "-1" else f" --item {index}"
+    ways, how = "settle it with its value if it happened, or skip it if it did not", "--value VALUE"
     if act is None:
-        ways, which = "undo it by hand if it happened, then skip it", f" --visit {visit}{which}"
-    elif act.attempt:
-        ways, how = "settle it with its value if it happened, or skip it if it did not", "--value VALUE"
-    else:
-        what = f"the log holds no start of {name}, but a worker may have begun it"
-        ways = "skip it if it did nothing, or settle it with its value"
+        ways, how, which = "undo it by hand if it happened, then skip it", "--skip", f" --visit {visit}{which}"
+    elif not act.attempt:
+        what = f"the log holds no start of {name}, but a worker had it in hand and may have begun it"
     return f"{what}: {ways}; then roll back again", f"tidemill runs override {{run}} {node}{which} {how}"
 
 

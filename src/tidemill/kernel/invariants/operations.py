@@ -399,7 +399,7 @@ class Rollbacks(InvariantGroup):
         super().__init__(ledger)
         self.steps: dict[Key, Step] = {}
         self.unknown: dict[Key, None] = {}
-        """Activations with an unknown outcome; they cannot be compensated."""
+        """Activations with an unknown outcome that neither an operator nor a later attempt has settled."""
         self.order: list[Key] = []
         """Steps that are still to be scheduled, the next one last."""
         self.now: Key | None = None
@@ -407,6 +407,8 @@ class Rollbacks(InvariantGroup):
 
     def completed(self, event: ev.NodeCompleted | ev.NodeOverridden) -> None:
         whole = event.index == NOT_AN_ITEM
+        if event.undoable or isinstance(event, ev.NodeOverridden):
+            self.unknown.pop(key_of(event), None)
         if not event.undoable and not whole:
             return
         done = isinstance(event, ev.NodeCompleted) or event.status == "COMPLETED"
@@ -429,11 +431,9 @@ class Rollbacks(InvariantGroup):
             self.unknown[key_of(event)] = None
 
     def retried(self, event: ev.RunRetried) -> None:
-        """A retry resolves unknown outcomes, except tolerated items that the operator does not confirm."""
-        again = {(opened.node, opened.visit) for opened in event.nodes}
+        """An unknown outcome stays until its activation completes, unless the operator says that it did not happen."""
         for key in list(self.unknown):
-            sure = key[0] in event.sure and key[1] == self.ledger.at[key[0]].number
-            if sure or (key[:2] in again and not self.ledger.acts[key].tolerated):
+            if key[0] in event.sure and key[1] == self.ledger.at[key[0]].number:
                 del self.unknown[key]
 
     def settled(self, event: ev.NodeOverridden) -> None:

@@ -54,6 +54,13 @@ local function next_at(count)
   return from
 end
 
+-- Whether a job of a stream is not leased, and no holder of it is presumed dead; one that does not exist is idle.
+local function is_idle(stream, key)
+  local id = id_of(stream, key)
+  local job = id and get_header(id)
+  return not job or (job.token == 0 and job.expired == 0)
+end
+
 -- Remove a job of a stream, unless it is spared because it is leased; its name is among the `gone`.
 local function settle(stream, gone, key, spare)
   local id = id_of(stream, key)
@@ -82,7 +89,14 @@ for _ = 1, tonumber(ARGV[8]) do
   local lost = {}
   for index = 1, acks + holds do
     local from = leases_at + 2 * (index - 1)
-    if not held(id_of(stream, ARGV[from]), tonumber(ARGV[from + 1])) then
+    local key, token = ARGV[from], tonumber(ARGV[from + 1])
+    local kept
+    if token == 0 and index > acks then
+      kept = is_idle(stream, key)
+    else
+      kept = held(id_of(stream, key), token)
+    end
+    if not kept then
       lost[#lost + 1] = index
     end
   end

@@ -33,6 +33,8 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[bytes]).decode
 _answer = msgspec.json.Decoder(tuple[int, list[int], list[int], list[int], list[int], list[int], bool]).decode
 
+NO_TOKEN = -1
+"""The token of no lease."""
 JOBS_MAX = 1 << 20
 """Places of one wave."""
 
@@ -131,7 +133,8 @@ class Wave:
             keys.append(key)
             records = commit.records
             expected.append(-1 if commit.expected is None else commit.expected)
-            fresh = not commit.expected and not commit.acks and not commit.holds
+            # A stream that does not exist has only idle jobs.
+            fresh = not commit.expected and not commit.acks and not any(token for _, token in commit.holds)
             new.append(int(fresh and bool(records or commit.jobs or commit.snapshot is not None)))
             counts.append(len(records))
             bodies.append(_pack(records) if records else b"")
@@ -140,7 +143,8 @@ class Wave:
             if commit.snapshot is not None:
                 _add(snapshots, number, commit.snapshot.version, commit.snapshot.body)
             for name, token in commit.acks:
-                self._leases.append((number, name, token))
+                # 0 would ask for an idle job.
+                self._leases.append((number, name, token or NO_TOKEN))
                 _add(removals, number, name, 0)
             for name, token in commit.holds:
                 self._leases.append((number, name, token))

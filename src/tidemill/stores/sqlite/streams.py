@@ -34,6 +34,8 @@ from tidemill.stores.wakeups import CAPS
 
 LOG = logging.getLogger(__name__)
 
+IDLE = (0, 0)
+"""The token, and the number of expired leases, of an idle job."""
 LOOKED_AT_MAX = 1_000
 """Streams whose version is cached."""
 
@@ -104,11 +106,11 @@ class Streams:
         if records and expected is not None:
             version = expected + len(records)
             if not self._advance(tx, commit, number, version):
-                lost = self._lost(tx, commit.acks + commit.holds, number)
+                lost = self._lost(tx, commit, number)
                 return LeasesLost(keys=lost) if lost else VersionConflict(version=self._version(tx, number) or 0)
             self._append(tx, commit.stream, number, version, records)
         else:
-            lost = self._lost(tx, commit.acks + commit.holds, number)
+            lost = self._lost(tx, commit, number)
             if lost:
                 return LeasesLost(keys=lost)
             found = self._version(tx, number)
@@ -123,11 +125,11 @@ class Streams:
         tx.append(stream, version - len(records) + 1, records)
 
     def _advance(self, tx: Transaction, commit: Commit, number: int, version: int) -> bool:
-        """Raise the version if it is the expected one and all leases are held (usually one)."""
+        """Raise the version if it is the expected one, all leases are held (usually one) and all other jobs idle."""
         place, leases = (version, number, commit.expected), commit.acks + commit.holds
         # The statement itself checks the first lease. A job without a holder has the token 0.
         with_first = bool(leases) and leases[0][1] != 0
-        if self._lost(tx, leases[with_first:], number):
+        if len(leases) > with_first and self._lost(tx, commit, number, int(with_first)):
             return False
         if with_first:
             tx.execute(_ADVANCE_HELD, (*place, number, *leases[0]))
@@ -139,19 +141,23 @@ class Streams:
         row = fetch_one(tx.execute(_VERSION, (number,)))
         return None if row is None else row[0]
 
-    def _lost(self, tx: Transaction, leases: Sequence[tuple[str, int]], number: int) -> tuple[str, ...]:
-        """Keys of leases that are no longer held, without duplicates."""
+    def _lost(self, tx: Transaction, commit: Commit, number: int, first: int = 0) -> tuple[str, ...]:
+        """Keys of leases that are no longer held and of jobs that are not idle, from the `first` on, each once."""
         lost: dict[str, None] = {}
-        for key, token in leases:
-            found = tx.execute(_TOKEN, (number, key)).fetchall()
-            if not token or not found or found[0][0] != token:
+        leases = commit.acks + commit.holds
+        for place in range(first, len(leases)):
+            key, token = leases[place]
+            # (token, number of expired leases); a job that does not exist is idle.
+            found = fetch_one(tx.execute(_TOKEN, (number, key))) or IDLE
+            needs_idle = not token and place >= len(commit.acks)
+            if found != IDLE if needs_idle else not token or found[0] != token:
                 lost[key] = None
         return tuple(lost)
 
     def _write_first(self, tx: Transaction, commit: Commit) -> Committed | None:
         """Try a commit that expects a new stream without a lookup; None if the stream exists or it expects none."""
         stream, records = commit.stream, commit.records
-        if commit.expected != 0 or not records or commit.acks or commit.holds:
+        if commit.expected != 0 or not records or _leases(commit):
             return None
         number, version = tx.next(STREAMS), len(records)
         tx.execute(_ADD_STREAM, (number, stream.kind, stream.tenant, stream.key, version))
@@ -163,8 +169,9 @@ class Streams:
 
     def _write_to_none(self, tx: Transaction, commit: Commit) -> CommitResult:
         """Commit to a stream that does not exist. It gets an id only if the commit leaves something in it."""
-        if commit.acks or commit.holds:
-            return LeasesLost(keys=tuple(dict.fromkeys(key for key, _ in commit.acks + commit.holds)))
+        leases = _leases(commit)
+        if leases:
+            return LeasesLost(keys=tuple(dict.fromkeys(leases)))
         if commit.expected:
             return VersionConflict(version=0)
         stream = commit.stream
@@ -207,6 +214,11 @@ class Streams:
         for row in rows:
             write_row(tx, stream.tenant, row)
         return True
+
+
+def _leases(commit: Commit) -> list[str]:
+    """The keys of jobs that must be leased to the committer."""
+    return [key for key, _ in commit.acks] + [key for key, token in commit.holds if token]
 
 
 def _version_of(execute: Execute, stream: Stream) -> int | None:

@@ -223,15 +223,18 @@ async def test_a_result_that_is_being_committed_is_not_given_back(mill: Cluster,
 
 
 @simulated
-async def test_a_drain_counts_results_that_it_could_not_hand_in(mill: Cluster, ledger: Ledger) -> None:
-    """The handler has ended, but nobody will ever know: its job is done again, so it was given back."""
+@pytest.mark.parametrize("recorded", [True, False])
+async def test_a_drain_counts_results_that_it_could_not_hand_in(mill: Cluster, ledger: Ledger, recorded: bool) -> None:
+    """The handler has ended, but nobody will ever know. Its job is given back if the log shows the start."""
     worker = await mill.process(functions={"work": ledger.work}, grace_ms=20_000)
-    await worker.start(document(call("a", args={"seconds": 5})))
+    run_id = await worker.start(document(call("a", args={"seconds": 5})))
     await mill.until(lambda: ledger.running == 1)
+    await asyncio.sleep(recorded)
     worker.faulty_store.always("commit", refuse)
     await worker.stop()
     assert worker.faulty_store.fired["commit"] >= 1 and worker.engine.worker is not None
-    assert (worker.engine.worker.returned, ledger.cancelled) == (1, [])
+    assert (worker.engine.worker.returned, ledger.cancelled) == (recorded, [])
+    assert [view.token == 0 for view in await mill.jobs(run_id)] == [recorded]
 
 
 @simulated

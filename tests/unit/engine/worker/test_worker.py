@@ -169,6 +169,23 @@ async def test_a_drain_without_grace_gives_everything_back(mill: Cluster, ledger
 
 
 @simulated
+async def test_a_drain_leaves_a_call_that_the_log_does_not_show_to_its_lease(mill: Cluster, ledger: Ledger) -> None:
+    """A job that was given back would look as if nobody had begun it."""
+    worker = await mill.process(functions={"work": ledger.work}, grace_ms=0, concurrency=1)
+    run_id = await worker.start(document(call("a", args={"seconds": 9}), call("b")))
+    await mill.until(lambda: ledger.running == 1)
+    worker.faulty_store.always("commit", refuse)
+    await worker.stop()
+    assert worker.engine.worker is not None and worker.engine.worker.returned == 0
+    views = {view.job.key: view.token > 0 for view in await mill.jobs(run_id)}
+    assert views == {"run/a/1/-1": True, "run/b/1/-1": False}
+    assert "NodeStarted" not in await mill.kinds(run_id)
+    other = await mill.process("w2", functions={"work": ledger.work})
+    run = await other.end(run_id)
+    assert (run.status, run.nodes["a"]["attempts"], run.nodes["b"]["attempts"]) == ("COMPLETED", 2, 1)
+
+
+@simulated
 async def test_a_drain_while_runs_are_being_loaded_gives_back_what_was_claimed(mill: Cluster, ledger: Ledger) -> None:
     client = await mill.process("client", work=False)
     run_id = await client.start(document(call("a")))

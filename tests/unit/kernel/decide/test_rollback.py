@@ -108,9 +108,10 @@ def test_what_was_skipped_or_failed_is_not_undone() -> None:
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 def test_what_was_under_way_when_the_run_ended_is_named(delivery: str) -> None:
-    """Nobody knows whether a worker has it in hand; an at-most-once attempt says so before it begins."""
+    """A worker has its job; an at-most-once attempt is announced before it begins."""
     run = undoing("a > b c", "a b c", {"b": {"delivery": delivery}})
     run.done("a")
+    run.claim("b")
     if delivery == "at_most_once":
         run.begin("b")
     run.fail("c")
@@ -122,6 +123,7 @@ def test_what_was_under_way_when_the_run_ended_is_named(delivery: str) -> None:
 def test_an_at_most_once_node_that_was_not_announced_was_not_under_way() -> None:
     run = undoing("a > b c", "a b c", {"b": {"delivery": "at_most_once"}})
     run.done("a")
+    run.claim("b")
     run.fail("c")
     run.rollback()
     run.undone("a")
@@ -287,6 +289,7 @@ def test_an_item_that_was_under_way_is_settled_too() -> None:
     run = undoing("m > z", "m", {"m": {"map": {"over": [1]}}})
     run.expand("m", 3)
     run.done("m[0]")
+    run.claim("m[2]")
     run.fail("m[1]")
     run.rollback()
     run.undone("m[0]")
@@ -419,6 +422,7 @@ def test_a_compensator_that_a_patch_took_away_is_missed_and_named() -> None:
 def test_a_node_that_a_patch_took_away_is_missed_and_named() -> None:
     run = undoing("a > b; c", "a b c")
     run.end("a")
+    run.claim("b")
     run.rewind("a")
     run.end("c")
     run.cancel()

@@ -528,11 +528,14 @@ def test_a_rollback_that_left_an_item_or_an_earlier_visit_names_it_in_the_comman
     undo = {"compensator": {"type": "value"}}
     run = OperatorSteps("m", {"m": {**undo, "map": {"over": [1]}}}).begun()
     run.expand("m", 2)
+    run.claim("m[0]")
     run.do(Cancel(compensate=True))
     found = why(run.kernel)
-    assert found.command == "tidemill runs override {run} m --item 0 --skip"
-    assert found.unblock.startswith("the log holds no start of m[0], but a worker may have begun it: skip it")
+    assert found.command == "tidemill runs override {run} m --item 0 --value VALUE"
+    assert found.unblock.startswith("the log holds no start of m[0], but a worker had it in hand and may have begun it")
+    assert "settle it with its value if it happened, or skip it" in found.unblock
     run = OperatorSteps("t > l", {"t": {**undo}, "l": {"loop": loop(back_to="t")}}).begun()
+    run.claim("t")
     run.rewind("t")
     run.do(Cancel(compensate=True))
     assert why(run.kernel).command == "tidemill runs override {run} t --visit 1 --skip"

@@ -41,7 +41,7 @@ DELETE FROM jobs WHERE stream = ?;
 DELETE FROM streams WHERE id = ?;
 
 -- name: token
-SELECT token FROM jobs WHERE stream = ? AND key = ?;
+SELECT token, expired FROM jobs WHERE stream = ? AND key = ?;
 -- name: remove_job
 DELETE FROM jobs WHERE stream = ? AND key = ?;
 -- name: withdraw_job
