@@ -209,7 +209,10 @@ def test_the_verdict_says_how_runs_ended_where_a_deadline_passed(inside: InProce
 
 
 def test_a_saga_that_is_meant_to_fail_passes(inside: InProcessCli, folder: Path) -> None:
-    given = {"nodes": {"car": {"$fail": {"code": "none", "message": "no car"}}}, "repeatable": ["flight", "nights", "car"]}
+    given = {
+        "nodes": {"car": {"$fail": {"code": "none", "message": "no car"}}},
+        "repeatable": ["flight", "nights", "car"],
+    }
     (folder / "no-car.json").write_text(json.dumps(given))
     saga = ("verify", str(EXAMPLES / "saga.yaml"), "--fakes", "no-car.json", "--boundaries", "20", "--seeds", "2")
     ended = inside(*saga, "--strict", "--expect", "failed")
