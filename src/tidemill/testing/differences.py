@@ -144,12 +144,16 @@ class Comparison:
             message = f"the outcome of {name} is unknown when its worker dies during the call"
             hint = f"{ONCE}; handle it with `on_error`, or let an operator `retry`"
             if view.status == "COMPLETED" and node is not None and node.on_error == "route" and end.tolerated:
-                message += f", and the run goes on at {', '.join(node.error_path)}"
+                message += f", and the run continues at {', '.join(node.error_path)}"
                 hint = f"{ONCE}; find out there whether it has happened"
             elif view.status == "COMPLETED":
                 message = f"{name} may never have happened, and the run completes as if it had"
-                key = "tolerate" if node is not None and node.on_error == "fail" else "on_error: continue"
-                hint = f"{ONCE}, and `{key}` goes on: `on_error: {{route: [NODE]}}` leads to a node that finds out"
+                is_item = node is not None and node.on_error == "fail"
+                cause = "tolerate" if is_item else "on_error: continue"
+                instead = (
+                    "a smaller number fails the map" if is_item else "`route: [NODE]` leads to a node that finds out"
+                )
+                hint = f"{ONCE}, and `{cause}` lets the run continue: {instead}"
                 self._report.lose(name)
             elif view.failed_node == name:
                 message = f"the run fails at {name} when its worker dies during the call: the outcome is unknown"

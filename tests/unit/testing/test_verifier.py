@@ -522,7 +522,7 @@ def test_a_run_that_completes_as_if_an_unknown_call_had_happened_loses_it() -> N
     (finding,) = report.findings
     assert (finding.kind, finding.severity, finding.node) == ("unknown_outcome", "warning", "pay")
     assert finding.message == "pay may never have happened, and the run completes as if it had"
-    assert "`on_error: continue` goes on" in finding.hint
+    assert "`on_error: continue` lets the run continue" in finding.hint
     assert (report.lost, report.claim) == (["pay"], "the effect of pay may be lost")
     assert set(report.ended) == {"COMPLETED"}
 
@@ -533,14 +533,14 @@ def test_an_item_that_a_map_tolerates_may_be_lost() -> None:
     assert {each.message for each in report.findings} == {
         "pay may never have happened, and the run completes as if it had"
     }
-    assert report.lost == ["pay"] and "`tolerate` goes on" in report.findings[0].hint
+    assert report.lost == ["pay"] and "`tolerate` lets the run continue" in report.findings[0].hint
 
 
 def test_an_unknown_call_that_leads_to_another_node_is_not_lost() -> None:
     flow = document(once(on_error={"route": ["check"]}), node("done", "pay"), node("check"))
     report = verify(flow, functions=FUNCTIONS, seeds=0)
     (finding,) = report.findings
-    assert finding.message.endswith("is unknown when its worker dies during the call, and the run goes on at check")
+    assert finding.message.endswith("is unknown when its worker dies during the call, and the run continues at check")
     assert (report.lost, report.claim) == ([], "no completed node lost its effect")
 
 
@@ -550,6 +550,16 @@ def test_an_unknown_call_inside_a_child_that_completes_is_told() -> None:
     report = verify(flow, functions=FUNCTIONS, children=[child], seeds=0)
     assert [(each.kind, each.node) for each in report.findings] == [("unknown_outcome", "pay")]
     assert report.lost == ["pay"]
+
+
+def test_what_a_failure_cuts_short_inside_a_child_or_a_map_is_not_lost() -> None:
+    child = {"name": "child", "nodes": [calls("a", function="keyed"), node("b", type="fail", config={})]}
+    kid = {"type": "workflow", "config": {"workflow": "child"}, "on_error": "continue"}
+    fakes = {"nodes": {"each": {"$fail": {"code": "no", "message": "no"}}}}
+    each = calls("each", function="keyed", map={"over": [1, 2, 3]}, on_error="continue")
+    flow = document(node("kid", **kid), node("other", **kid), each, node("z", "kid", "other", "each"))
+    report = verify(flow, functions=FUNCTIONS, children=[child], fakes=fakes, seeds=20)
+    assert report.status == "COMPLETED" and report.ok, report.to_dict()
 
 
 def test_a_run_that_fails_visibly_does_not_claim_that_every_effect_happened() -> None:
