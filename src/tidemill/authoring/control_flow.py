@@ -121,6 +121,20 @@ def surely_happens(steps: Mapping[str, Step], name: str, guards: Iterable[Block]
     return True
 
 
+def never_with(steps: Mapping[str, Step], other: Step, step: Step) -> bool:
+    """Whether one step never runs where another does: it follows a node that has then taken one of its exits."""
+    exits = [block for block in step.blocks if isinstance(block, Exit) and block not in other.blocks]
+    holders, seen, waiting = {block.holder for block in exits}, {other.id}, [other.id]
+    while holders and waiting:
+        each = steps.get(waiting.pop())
+        found = set() if each is None else each.needs.keys() - seen
+        if found & holders:
+            return True
+        seen |= found
+        waiting += found
+    return False
+
+
 def guard_reads(step: Step, loop: Loop) -> set[str]:
     """The nodes that the conditions of a step's blocks inside a loop read."""
     inner = step.blocks[step.blocks.index(loop) + 1 :]

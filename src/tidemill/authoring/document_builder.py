@@ -30,6 +30,7 @@ from tidemill.authoring.control_flow import (
     Step,
     guard_reads,
     inserted,
+    never_with,
     surely_happens,
 )
 from tidemill.authoring.formatted_text import (
@@ -292,6 +293,8 @@ class DocumentBuilder:
         for gate in reversed(self._gates):
             if any(number >= gate.number for number in needed):
                 return
+            if never_with(self.steps, gate, step):
+                continue
             between = [guard for guard in gate.guards if guard not in step.blocks]
             if not between:
                 step.needs[gate.id] = None
@@ -301,8 +304,9 @@ class DocumentBuilder:
 
     def _wait_for_all(self, step: Step) -> None:
         """Let a gate begin after everything above it that no other step waits for."""
-        waited_for = {name for each in self.steps.values() for name in (*each.needs, *each.accepts)}
-        for other in self.steps.values():
+        above = [each for each in self.steps.values() if not never_with(self.steps, each, step)]
+        waited_for = {name for each in above for name in (*each.needs, *each.accepts)}
+        for other in above:
             if other.id not in waited_for and other.id not in step.needs:
                 surely = all(guard in step.blocks for guard in other.guards)
                 (step.needs if surely else step.accepts)[other.id] = None

@@ -220,7 +220,8 @@ def test_a_second_interrupt_at_once_still_says_how_to_go_on(folder: Path) -> Non
             child.send_signal(signal.SIGINT)
             time.sleep(0.02)
         _, err = child.communicate()
-    assert child.returncode == main.INTERRUPTED
+    # The second may also end Python itself, while it closes.
+    assert child.returncode in (main.INTERRUPTED, -signal.SIGINT)
     assert "→ detached: run " in err and "--resume" in err and "Traceback" not in err
 
 
