@@ -313,7 +313,7 @@ VARIES = re.compile(
 )
 """Fields that differ between two stores, or by time."""
 
-OPTIONAL = {"duration_ms", "waited_ms", "check", "capped", "output_keys", "blocked"}
+OPTIONAL = {"duration_ms", "waited_ms", "check", "checks_anything", "capped", "output_keys", "blocked"}
 """A duration is left out where it is 0; code does not travel; a busy machine blocks one loop and not the other."""
 
 

@@ -282,4 +282,4 @@ async def test_the_list_says_who_has_a_type(mill: Cluster) -> None:
 
 def test_a_row_carries_everything_of_a_type_that_is_data() -> None:
     left_out = set(NodeType.__struct_fields__) - set(NodeTypeRow.__struct_fields__)
-    assert left_out == {"check", "capped", "output_keys"}
+    assert left_out == {"check", "checks_anything", "capped", "output_keys"}

@@ -81,7 +81,7 @@ async def test_a_workflow_is_compiled_and_stored_without_publishing_it(mill: Clu
     assert compiled.workflow.by_id["a"].config == {"x": 1} and len(mill.blobs._held) == 1
     digest, text = await catalog.store_flow(TENANT, compiled)
     assert digest == compiled.workflow.digest
-    assert (await catalog.flow(TENANT, digest)).workflow is compiled.workflow
+    assert (await catalog.flow(TENANT, digest)).workflow == compiled.workflow
     assert b'"config":{"x":1}' in await mill.blobs.get(TENANT, text)
     assert await records(mill) == 0
 

@@ -296,7 +296,7 @@ def form_of(output: str | None) -> PictureForm | None:
 
 
 def check_screen(form: PictureForm, output: str | None, name: str) -> None:
-    """Refuse the source of a picture on a terminal, where nobody can see it; `name` is what a file could be called."""
+    """Refuse the source of a picture on a terminal, which does not draw it; `name` is what a file could be called."""
     if output is None and form in ("svg", "html") and sys.stdout.isatty():
         hint = f"name a file for it: -o {name}.{form}, or use -o - to print it anyway"
         raise rejected("usage", f"a terminal does not show {form}", path="/output", hint=hint)

@@ -25,7 +25,7 @@ from tidemill.kernel.events import (
 )
 from tidemill.kernel.model import NodeType
 
-LONG = {"text": "x" * 100_000, "n": 1}
+LONG = {"n": 1, "text": "x" * 100_000}
 
 
 def digest(value: Any) -> str:

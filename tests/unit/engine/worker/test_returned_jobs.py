@@ -301,7 +301,7 @@ SECRETS = {
         GrantedSecrets(Values(CRM="a-value"), {"CRM": msgspec.structs.replace(GRANT, workflows=("x",))}),
         "secret_not_granted",
     ),
-    "missing": (GrantedSecrets(Values(), {"CRM": GRANT}), "template_failed"),
+    "missing": (GrantedSecrets(Values(), {"CRM": GRANT}), "secret_missing"),
 }
 
 
