@@ -85,6 +85,7 @@ def test_every_use_of_what_is_missing_says_why(use: str) -> None:
 def test_a_missing_secret_does_not_list_the_others() -> None:
     hint = "set TIDEMILL_SECRET_TOKN for the workers, or put a file TOKN into the folder TIDEMILL_SECRETS"
     assert said("{{ secrets.TOKN }}") == ('there is no secret "TOKN"', hint)
+    assert said("{{ secrets.TOKEN.x }}") == ('secrets.TOKEN is a string, so it has no key "x"', "")
 
 
 @pytest.mark.parametrize(

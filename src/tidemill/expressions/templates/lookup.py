@@ -169,7 +169,7 @@ def _dead_end(path: Path, value: object) -> Explanation:
     for key in path.keys:
         below = step(value, key)
         if below is _NOTHING:
-            if path.base == "secrets":
+            if where == "secrets":
                 # Names of secrets are not listed: a message ends up in an event.
                 hint = (
                     f"set TIDEMILL_SECRET_{key} for the workers, or put a file {key} into the folder TIDEMILL_SECRETS"
