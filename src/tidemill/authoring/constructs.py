@@ -23,15 +23,9 @@ from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Union, cast, over
 
 from tidemill.authoring.control_flow import APPROVAL_TYPE, EXHAUSTED, Exit, Guarded, Loop, Otherwise
 from tidemill.authoring.decorators import Recordable
-from tidemill.authoring.document_builder import (
-    DocumentBuilder,
-    current_builder,
-    place_in_code,
-    place_of_line,
-    required_builder,
-)
+from tidemill.authoring.document_builder import DocumentBuilder, current_builder, required_builder
 from tidemill.authoring.formatted_text import MARKS, FormattedText, not_known, plain_text, texts_in
-from tidemill.authoring.function_source import BlockSource, block_source
+from tidemill.authoring.function_source import BlockSource, block_source, place_in_code, place_of_line
 from tidemill.authoring.reference import (
     ITERATION,
     MISSING,
@@ -98,6 +92,12 @@ class BlockStatement(AbstractContextManager[T]):
             message = f"no task is called in the block of {self._called}; all else in it happens in any case"
             hint = 'call a task in it; `tidemill.node("value", …)` is a step that only has a value'
             builder.problem("block_without_task", message, hint)
+        changed = {} if source is None else source.names_changed()
+        for name, (line, is_constant) in changed.items():
+            if name in self._names_before and (is_constant or self._is_loop):
+                message = f"`{name}` is changed once, while the graph is built, whatever happens in this block"
+                hint = "return the new value from a task"
+                builder.problem("block_assigns", message, hint, at=place_of_line(code, line))
         if source is not None and self._is_loop:
             for name, line in source.names_carried().items():
                 if name in self._names_before:

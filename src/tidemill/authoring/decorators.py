@@ -20,9 +20,9 @@ from tidemill.authoring.document_builder import (
     DocumentBuilder,
     current_builder,
     gathered,
-    place_of_line,
     plain_call,
 )
+from tidemill.authoring.function_source import place_of_line
 from tidemill.authoring.hints import ToleratedFailure, check_names, misfit, named_values, resolve_locals
 from tidemill.authoring.reference import ITEM, MISSING, Json, Place, Reference, hint_of
 from tidemill.authoring.task_options import Options, OtherVerb, Seconds, refuse_bounds, refuse_input_names, told_usage
@@ -321,6 +321,7 @@ class Task(Recordable[P, R]):
 
     def _record(self, builder: DocumentBuilder, arguments: dict[str, Any], over: Any = MISSING) -> Reference:
         add_functions(builder.functions, {self.name: self.function})
+        builder.check_closure(self.function)
         return self._add(builder, self.name, "python", self._config(arguments), arguments, over)
 
     def _config(self, arguments: Mapping[str, Any]) -> dict[str, Json]:

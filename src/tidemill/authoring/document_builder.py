@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import re
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -35,13 +34,13 @@ from tidemill.authoring.control_flow import (
 )
 from tidemill.authoring.formatted_text import (
     FORMATTED,
-    IN_A_TASK,
     MARKS,
+    REFUSALS,
+    UNKNOWN,
     FormattedText,
     Mark,
     Marks,
     is_intact,
-    is_of_tidemill,
     not_known,
     plain_text,
     readable,
@@ -49,11 +48,20 @@ from tidemill.authoring.formatted_text import (
     template_in,
     texts_in,
 )
-from tidemill.authoring.function_source import decided_early
+from tidemill.authoring.function_source import (
+    IN_A_TASK,
+    decided_early,
+    enclosed,
+    frozen_calls,
+    is_ours,
+    place_in_code,
+    place_of_line,
+)
 from tidemill.authoring.hints import Named, value_of
 from tidemill.authoring.reference import (
     MISSING,
     OF_MODELS,
+    RESULTS,
     Condition,
     Json,
     Place,
@@ -107,10 +115,6 @@ def plain_call(workflow: str) -> Iterator[None]:
         yield
     finally:
         _PLAIN_CALL.reset(token)
-
-
-_PYTHON = os.path.dirname(os.__file__) + os.sep
-"""Where the modules of Python itself are."""
 
 
 class DocumentBuilder:
@@ -168,21 +172,37 @@ class DocumentBuilder:
         """What the workflow function returns, and at which line it does."""
         code = getattr(inspect.unwrap(function), "__code__", None)
 
-        if code is not None:
-            for each in decided_early(code, given.keys()):
-                self.problem("value_not_known", each.message, each.hint, at=place_of_line(code, each.line))
+        names: dict[str, Any] = {}
 
         def note(frame: FrameType, event: str, _: object) -> None:
             if event == "return" and frame.f_code is code:
                 self._returned_at = place_of_line(frame.f_code, frame.f_lineno)
+                names.update({**frame.f_globals, **frame.f_locals})
 
-        before = sys.getprofile()
+        before, refusals = sys.getprofile(), list[tuple[Rejected, str]]()
+        token = REFUSALS.set(refusals)
         sys.setprofile(note)
         try:
             returned = function(**given)
-            return _awaited(returned) if isinstance(returned, Coroutine) else returned
+            returned = _awaited(returned) if isinstance(returned, Coroutine) else returned
         finally:
             sys.setprofile(before)
+            REFUSALS.reset(token)
+        for each, at in ((each, at) for refusal, at in refusals for each in refusal.problems):
+            if at.partition(":")[0] == self._written_at.partition(":")[0]:
+                # The function has caught it, and continued without the value.
+                self.problem(each.code, each.message, each.hint, at=at)
+        if code is not None:
+            for found in (*decided_early(code, names, RESULTS, MARKS), *frozen_calls(code, names)):
+                self.problem(found.code, found.message, found.hint, at=place_of_line(code, found.line))
+        return returned
+
+    def check_closure(self, function: Callable[..., Any]) -> None:
+        """Refuse a task that uses results of the function around it: it gets them as arguments only."""
+        for name, value in enclosed(function).items():
+            if isinstance(value, RESULTS) or (isinstance(value, str) and MARKS.search(value)):
+                message = f"{function.__name__} uses `{name}` of the workflow function, and has no value of it"
+                self.problem("value_not_known", message, f"give it to the task as an argument: {name}={name}")
 
     def is_current(self) -> bool:
         """Whether what the function named is still the same."""
@@ -398,10 +418,10 @@ class DocumentBuilder:
 
     def _altered_problem(self, text: str, at: str = "") -> None:
         self._marks.use_all(text)
-        refusal = not_known(f"Python has changed a text with results: {shortened(text)}", IN_A_TASK).problems[0]
+        message = f"Python has changed a text with results: {shortened(text)}, {UNKNOWN}"
         if (place := at or place_in_code()) not in self._altered:  # A text that was split is in many pieces.
             self._altered.add(place)
-            self.problem(refusal.code, refusal.message, refusal.hint, at)
+            self.problem("value_not_known", message, IN_A_TASK, at)
 
     def _use(self, place: Place, step: Step | None, recorder: object, *, optional: bool = False) -> None:
         """Record that a step, or the outputs of the workflow, read a place."""
@@ -554,10 +574,13 @@ def _awaited(coroutine: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
+    token = REFUSALS.set(None)
     try:
         return shortened(repr(value))
     except Rejected:  # It shows a reference.
         return f"a value of type {type(value).__name__}"
+    finally:
+        REFUSALS.reset(token)
 
 
 def _located(problem: Problem, at: str) -> Problem:
@@ -567,28 +590,11 @@ def _located(problem: Problem, at: str) -> Problem:
     return msgspec.structs.replace(found, code="value_not_known", message=readable(found.message), hint=IN_A_TASK)
 
 
-def place_in_code() -> str:
-    """File and line of the workflow function that is being called."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame):
-        frame = frame.f_back
-    return place_of_line(frame.f_code, frame.f_lineno)
-
-
 def _place_of_error(error: BaseException, file: str = "") -> str:
     """File and line of the caller's code that an error has left last; in this file, if one is named."""
     at, found = error.__traceback__, ""
     while at is not None:
         place = place_of_line(at.tb_frame.f_code, at.tb_lineno)
-        found = found if _is_ours(at.tb_frame) or (file and place.partition(":")[0] != file) else place
+        found = found if is_ours(at.tb_frame) or (file and place.partition(":")[0] != file) else place
         at = at.tb_next
     return found
-
-
-def place_of_line(code: CodeType, line: int) -> str:
-    return f"{os.path.basename(code.co_filename)}:{line}"
-
-
-def _is_ours(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    return is_of_tidemill(frame) or (file.startswith(_PYTHON) and "site-packages" not in file)

@@ -12,9 +12,11 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
+from tidemill.authoring.function_source import IN_A_TASK, is_of_tidemill, place_in_code
 from tidemill.errors import Problem, Rejected, rejected
 from tidemill.handlers.python.conversion import VALUE_SHOWN_MAX, plain
 
@@ -34,14 +36,20 @@ _NUMBERS = itertools.count(1)
 _DEBUGGERS = {"_pytest", "IPython", "ipykernel", "debugpy", "pydevd", "_pydevd_bundle"}
 _MAY_SHOW = {*sys.stdlib_module_names, *_DEBUGGERS, "tidemill"} - {"__main__"}
 """Packages that look at references to show them to people: in messages, logs and debuggers."""
-IN_A_TASK = "do it inside a task"
 SHOWN = "leave out `!r` or `=`, or make the text inside a task"
+UNKNOWN = "and the value is known only when the workflow runs"
 DECIDED = "write `with tidemill.when(…):` around the tasks, or decide inside a task"
 
 
+REFUSALS: ContextVar[list[tuple[Rejected, str]] | None] = ContextVar("tidemill_refusals", default=None)
+"""What was refused while a workflow function is called, and where: the function may catch it."""
+
+
 def not_known(what: str, hint: str) -> Rejected:
-    message = f"{what}, and the value is known only when the workflow runs"
-    return rejected("value_not_known", message, hint=hint)
+    refusal, refusals = rejected("value_not_known", f"{what}, {UNKNOWN}", hint=hint), REFUSALS.get()
+    if refusals is not None:
+        refusals.append((refusal, place_in_code()))
+    return refusal
 
 
 class FormattedText(str):
@@ -107,10 +115,6 @@ def marked(template: str) -> str:
 
 def _seal(template: str) -> str:
     return f"{_SEAL_TEXT}{zlib.crc32(template.encode()):x}-"
-
-
-def is_of_tidemill(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith("tidemill.")
 
 
 def template_in(part: str) -> str:
@@ -191,8 +195,8 @@ class Marks:
         if frame is None or may_show(frame):
             return
         message = f"the text of {name} is in no argument and no output: Python computes with it, or nothing uses it"
-        problem = not_known(message, f"{IN_A_TASK}; leave out a text that nothing uses, and a `print`").problems[0]
-        self._unused[text[1:-1]] = Problem(code=problem.code, message=problem.message, hint=problem.hint, path=at)
+        hint = f"{IN_A_TASK}; leave out a text that nothing uses, and a `print`"
+        self._unused[text[1:-1]] = Problem(code="value_not_known", message=f"{message}, {UNKNOWN}", hint=hint, path=at)
 
     def use(self, part: str) -> Mark | None:
         """What stands between two marks, in a text of the document; None if it is not of this workflow."""

@@ -19,7 +19,8 @@ from typing import Any
 
 import msgspec
 
-from tidemill.authoring.formatted_text import BEGIN, FormattedText, is_of_tidemill
+from tidemill.authoring.formatted_text import BEGIN, FormattedText
+from tidemill.authoring.function_source import is_of_tidemill
 from tidemill.authoring.reference import MISSING, Reference, hint_of, place_of
 from tidemill.errors import offered
 from tidemill.handlers.python.conversion import (

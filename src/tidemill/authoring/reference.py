@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, NoReturn, Protocol, get_origin
 
 from tidemill.authoring.formatted_text import (
     FORMATTED,
-    IN_A_TASK,
     MARKS,
+    REFUSALS,
     SHOWN,
     FormattedText,
     Marks,
@@ -25,6 +25,7 @@ from tidemill.authoring.formatted_text import (
     not_known,
     readable,
 )
+from tidemill.authoring.function_source import IN_A_TASK
 from tidemill.errors import Rejected, rejected
 from tidemill.expressions.conditions import parse_condition
 from tidemill.handlers.python.conversion import (
@@ -160,7 +161,9 @@ class Reference:
     def __format__(self, spec: str) -> str:
         if spec:
             raise not_known(f"{self!r} is formatted with {spec!r}", "format it inside a task")
-        return str(self)
+        if not (recorder_of(self).is_called or may_show(sys._getframe(1))):
+            raise not_known(f"{name_of(self)} is used outside of its workflow function", OUTSIDE)
+        return recorder_of(self).formatted(self)
 
     def __await__(self) -> Generator[Any, None, Reference]:
         """An async workflow may await its tasks: the graph needs no waiting."""
@@ -266,6 +269,7 @@ class Reference:
 
 
 OF_MODELS = "a dataclass may hold results; or build the model in a task"
+OUTSIDE = "give it to the task as an argument"
 BRANCH = (
     "write `with tidemill.when(…):` around the tasks, and `with tidemill.otherwise():`; "
     "for a `while`, `with tidemill.loop(max_iterations=…) as again:`; or decide inside a task"
@@ -448,11 +452,18 @@ class Condition:
         return Negation(self)
 
     def __repr__(self) -> str:
+        if REFUSALS.get() is not None and not may_show(sys._getframe(1)):
+            raise not_known(f"Python shows the condition {self.render()} in a text", IN_A_TASK)
         return str(self.render())
+
+    __str__ = __repr__
 
     def __bool__(self) -> NoReturn:
         among = "; for `x in [1, 2]` write (x == 1) | (x == 2)" if getattr(self, "_operator", "") == "==" else ""
         raise not_known(f"Python asks whether {self.render()} is true", f"{BRANCH}; {JOINED}{among}")
+
+
+RESULTS = (Reference, Condition)
 
 
 class Comparison(Condition):

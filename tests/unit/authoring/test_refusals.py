@@ -9,7 +9,10 @@ import functools
 import inspect
 import json
 import logging
+import random
 import sys
+import time
+import uuid
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -105,7 +108,7 @@ def test_what_is_returned_is_refused_at_the_line_of_its_return() -> None:
             found = double(n)
         return [found]
 
-    assert [each[:2] for each in refused(compared)] == [("argument_not_json", 5)]
+    assert [each[:2] for each in refused(compared)] == [("value_not_known", 3), ("argument_not_json", 5)]
     assert [each[:2] for each in refused(awaited)] == [("argument_not_json", 3)]
     assert [each[:2] for each in refused(missing)] == [("value_may_be_missing", 4)]
 
@@ -908,3 +911,108 @@ def test_a_copy_of_a_result_is_the_result() -> None:
         return copy.deepcopy([copy.copy(last), double(n)])
 
     assert copied.document()["outputs"] == ["{{ double_2.output }}", "{{ double_3.output }}"]
+
+
+def test_what_a_function_catches_is_refused_all_the_same() -> None:
+    @workflow
+    def caught(n: int) -> Any:
+        try:
+            level = "high" if double(n) > 3 else "low"
+        except Exception:
+            level = "unknown"
+        return double(len(level))
+
+    assert [each[:2] for each in refused(caught)] == [("value_not_known", 3)]
+
+
+def test_a_condition_is_no_text() -> None:
+    @workflow
+    def shown(n: int) -> Any:
+        return f"passed: {double(n) > 3}"
+
+    @workflow
+    def asked(n: int) -> Any:
+        return tidemill.approve("is big: " + str(double(n) > 3))
+
+    for flow in (shown, asked):
+        assert refused(flow) == [("value_not_known", 2, "do it inside a task")]
+
+
+def test_a_task_uses_no_result_of_the_function_around_it() -> None:
+    @workflow
+    def closure(n: int) -> Any:
+        who, said = double(n), f"for {double(n)}"
+
+        @task
+        def note(text: str) -> str:
+            return f"{text} {who} {said}"
+
+        return [note("hello"), said]
+
+    assert [each[2] for each in refused(closure)] == [
+        "give it to the task as an argument: said=said",
+        "give it to the task as an argument: who=who",
+    ]
+
+
+def test_a_result_has_no_text_outside_of_its_workflow() -> None:
+    kept: list[Any] = []
+
+    @workflow
+    def leaky(n: int) -> Any:
+        kept.append(double(n))
+        return kept[-1]
+
+    assert leaky.document()
+    with pytest.raises(tidemill.Rejected, match="double is used outside of its workflow function"):
+        f"{kept[0]}"
+
+
+def test_a_text_with_results_is_not_looked_into() -> None:
+    @workflow
+    def looked(n: int) -> Any:
+        path = f"/data/{double(n)}"
+        kind = "csv" if path.endswith(".csv") else "other"
+        is_file = "file" in path
+        short = len(path) < 10
+        first = path[0]
+        return [path, kind, is_file, short, first, path or "none", ", ".join([path]), path + "!"]
+
+    assert [each[:2] for each in refused(looked)] == [("value_not_known", line) for line in (3, 4, 5, 6, 7)]
+
+
+def test_what_a_block_changes_in_any_case_is_refused() -> None:
+    @workflow
+    def marked(n: int) -> Any:
+        tags: list[str] = []
+        found: list[Any] = []
+        options: dict[str, Any] = {}
+        with tidemill.when(n > 3):
+            tags.append("big")
+            options["urgent"] = True
+            found.append(double(n))
+        return [double(each) for each in (len(tags), len(options))]
+
+    @workflow
+    def gathered(n: int) -> Any:
+        every: list[Any] = []
+        with tidemill.loop(max_iterations=3) as again:
+            every.append(double(again.iteration))
+            again.until(again.iteration > 1)
+        return every
+
+    assert [each[:2] for each in refused(marked)] == [("block_assigns", 6), ("block_assigns", 7)]
+    assert [each[:2] for each in refused(gathered)] == [("block_assigns", 4)]
+
+
+def test_time_and_chance_are_those_of_a_task() -> None:
+    @workflow
+    def frozen(n: int) -> Any:
+        key = str(uuid.uuid4())
+        day = date.today().isoformat()  # noqa: DTZ011
+        luck = random.random()
+        now = time.time()
+        return [double(len(key)), day, luck, now]
+
+    hint = "call it inside a task, or make it an input"
+    assert refused(frozen) == [("value_frozen", line, hint) for line in (2, 3, 4, 5)]
