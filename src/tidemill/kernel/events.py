@@ -372,6 +372,8 @@ class NodeFailed(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeFa
     """What the failed condition had read."""
     blocked_ms: int = 0
     """As in `NodeCompleted`."""
+    unknown: bool = False
+    """The node has a compensator, and the attempt may have done what a rollback has to undo."""
 
 
 class NodeSkipped(Ending, frozen=True, array_like=True, kw_only=True, tag="NodeSkipped"):

@@ -367,6 +367,8 @@ def node_failed(state: State, event: events.NodeFailed) -> None:
     note_token(act, event.token)
     act.duration_ms += event.duration_ms
     state.work_ms += event.duration_ms
+    if event.unknown:
+        unknown(state, event)
     if event.lost:
         act.lost += 1
     else:

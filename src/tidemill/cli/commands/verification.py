@@ -350,7 +350,8 @@ def _ends(report: Report, options: VerifyOptions) -> str:
     ends = "every run ended" if options.seed is None else "the run ended"
     if report.expect:
         ends += f" {report.expect} as expected" if set(report.ended) == {report.expect} else ""
-        return f"{ends}, its rollback done" if report.rollback == "done" else ends
+        is_partial = any("the rollback is partial" in each.message for each in report.findings)
+        return f"{ends}, its rollback done" if report.rollback == "done" and not is_partial else ends
     others = {status: number for status, number in report.ended.items() if status != report.status}
     if others and options.seed is None:
         total = sum(report.ended.values())

@@ -7,6 +7,7 @@ leaves a ResultDiscarded, or nothing if it repeats what the log already holds.
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
 from tidemill.errors import Problem
@@ -265,6 +266,8 @@ def _one_lost(builder: DecisionBuilder, node: Node, index: int, act: Activation,
     once = node.delivery == "at_most_once"
     called = phase_of(node, builder.state.peek(node.id), index) == "call" and (act.running or not once)
     attempt = act.attempt + 1 if called and not act.running else act.attempt
+    if called and node.compensator is not None:
+        facts = msgspec.structs.replace(facts, unknown=True)
     if once and called:
         message = "the worker was lost after the attempt had started; its outcome is unknown"
         visits.fail_for_good(builder, node, index, Error("unknown_outcome", message), facts)

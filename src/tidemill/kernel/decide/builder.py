@@ -138,6 +138,7 @@ class AttemptFacts(msgspec.Struct, frozen=True, gc=False):
     reads: tuple[Reading, ...] = ()
     """What a failed condition had read."""
     blocked_ms: int = 0
+    unknown: bool = False
 
 
 NO_FACTS = AttemptFacts()
@@ -162,6 +163,7 @@ def failure(
         token=facts.token,
         reads=facts.reads,
         blocked_ms=facts.blocked_ms,
+        unknown=facts.unknown,
     )
 
 

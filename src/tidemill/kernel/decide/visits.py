@@ -426,6 +426,8 @@ def attempt_failed(
     act = peek_at(builder.state.peek(node.id), index)
     assert act is not None, "the attempt's status was checked"
     error = failed.error
+    if failed.unknown_outcome and node.compensator is not None:
+        facts = msgspec.structs.replace(facts, unknown=True)
     if failed.unknown_outcome and node.delivery == "at_most_once":
         fail_for_good(builder, node, index, Error("unknown_outcome", error.message, causes=(error.code,)), facts)
     elif error.retryable and act.failures + 1 < node.retry.max_attempts:

@@ -421,7 +421,11 @@ class Rollbacks(InvariantGroup):
 
     def failed(self, event: ev.NodeFailed) -> None:
         """Record an unknown outcome; a map that failed because of an item is represented by that item."""
-        if event.error.code == UNKNOWN and event.retry_at_ms is None and event.error.index == NOT_AN_ITEM:
+        final = event.error.code == UNKNOWN and event.retry_at_ms is None and event.error.index == NOT_AN_ITEM
+        if event.unknown:
+            node = self.ledger.workflow.by_id[event.node]
+            self._check("undoable", node.compensator is not None, f"{event.node} has no compensator")
+        if final or event.unknown:
             self.unknown[key_of(event)] = None
 
     def cancelled(self, event: ev.NodeCancelled) -> None:

@@ -234,6 +234,45 @@ def test_it_is_named_also_when_there_is_nothing_else() -> None:
     assert run.refused(Rollback()) == "outcome_unknown"
 
 
+def test_a_failed_step_whose_attempt_may_have_acted_is_named() -> None:
+    """Its worker was lost, or it took too long: then it may have done what nothing undoes."""
+    run = undoing("a > b", "a b", {"b": {"retry": {"max_attempts": 2}}}, on_failure={"compensate": "automatic"})
+    run.done("a")
+    run.lost("b")
+    run.fail("b")
+    run.undone("a")
+    assert [each.unknown for each in run.of(ev.NodeFailed)] == [True, False]
+    assert (run.status, run.kernel.state.rollback, left(run)) == ("FAILED", "partial", "b/1/-1")
+    run.override("b", None)
+    run.rollback()
+    assert run.kernel.state.rollback == "done"
+
+
+def test_a_step_that_took_too_long_may_have_acted() -> None:
+    run = undoing("a > b", "a b", {"b": {"retry": {"max_attempts": 1}}}, on_failure={"compensate": "automatic"})
+    run.done("a")
+    run.time_out("b")
+    run.undone("a")
+    assert (run.kernel.state.rollback, left(run)) == ("partial", "b/1/-1")
+
+
+def test_five_lost_workers_may_have_acted() -> None:
+    run = undoing("a > b", "a b", on_failure={"compensate": "automatic"})
+    run.done("a")
+    run.lost("b", times=5)
+    run.undone("a")
+    assert (run.kernel.state.rollback, left(run)) == ("partial", "b/1/-1")
+
+
+def test_an_attempt_that_is_made_up_for_is_not_named() -> None:
+    run = undoing("a > b", "a", on_failure={"compensate": "automatic"})
+    run.lost("a")
+    run.done("a")
+    run.fail("b")
+    run.undone("a")
+    assert (run.kernel.state.rollback, left(run), run.kernel.state.unknown) == ("done", "", ())
+
+
 def unsure(**more: Any) -> OperatorSteps:
     """A run that failed at `b` with an unknown outcome and was rolled back as far as possible."""
     run = OperatorSteps("a > b > c", {"a": UNDO, "b": ONCE, "c": UNDO}, **more).begun()
