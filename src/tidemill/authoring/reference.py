@@ -204,14 +204,14 @@ class Reference:
         return Negation(condition_of(self))
 
     def __hash__(self) -> int:
-        if recorder_of(self).is_called and not may_show(sys._getframe(1)):
+        if REFUSALS.get() is not None and not may_show(sys._getframe(1)):
             hint = "keys must be known when the workflow is built; look it up inside a task"
             raise not_known(f"Python looks up {self!r}", hint)
         return object.__hash__(self)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[Reference]:
-        if recorder_of(self).is_called and not may_show(sys._getframe(1)):
+        if REFUSALS.get() is not None and not may_show(sys._getframe(1)):
             hint = "it has its type when the workflow runs; ask inside a task"
             raise not_known(f"Python asks for the type of {self!r}", hint)
         return Reference
