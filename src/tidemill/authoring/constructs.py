@@ -298,7 +298,7 @@ def loop(*, max_iterations: int, delay: Seconds | None = None) -> Iterator[LoopB
     """The tasks called inside are repeated: `with tidemill.loop(max_iterations=5) as again: …; again.until(…)`.
 
     Without an `on_exhausted` block a run fails with `loop_exhausted` when all passes are used up. `delay` is a wait
-    between passes.
+    between passes: seconds, a timedelta, or an input or result from before the loop that holds seconds.
     """
     builder = required_builder("tidemill.loop(…)")
     block = Loop(builder.block, max_iterations, None if delay is None else seconds(delay))

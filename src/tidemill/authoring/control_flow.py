@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 
-from tidemill.authoring.reference import MISSING, Condition, Expression, Json, Place, cel_of, condition_of
+from tidemill.authoring.reference import MISSING, Condition, Expression, Json, Place, Reference, cel_of, condition_of
 from tidemill.errors import Rejected, rejected
 
 APPROVAL_TYPE = "human"
@@ -51,7 +51,7 @@ class Exit(Block):
 class Loop(Block):
     """Its steps are the body of a loop."""
 
-    def __init__(self, outer: Block | None, max_iterations: int | str, delay: float | None) -> None:
+    def __init__(self, outer: Block | None, max_iterations: int | str, delay: float | Reference | None) -> None:
         super().__init__(outer)
         self.max_iterations, self.delay = max_iterations, delay
         self.condition: Condition | None = None

@@ -507,12 +507,16 @@ class DocumentBuilder:
             loop.exit = self._insert("end", loop)
             loop.exit.needs[loop.entry.id] = None
             loop.exit.accepts |= dict.fromkeys(step.id for step in last)
-        for place in loop.condition.places():
+        delay: Json = {} if loop.delay is None else {"delay_seconds": loop.delay}
+        places = [*loop.condition.places()]
+        if isinstance(loop.delay, Reference):
+            delay = {"delay_seconds": template_of(place_of(loop.delay))}
+            places += place_of(loop.delay).read()
+        for place in places:
             self.check_reach(place, loop.exit.blocks)
             if place.node in self.steps and place.node not in names:
                 loop.exit.needs[place.node] = None
         keys = {"max_iterations": loop.max_iterations, "loop_back_to": loop.entry.id}
-        delay = {} if loop.delay is None else {"delay_seconds": loop.delay}
         loop.exit.keys["loop"] = {"condition": loop.condition.render(loop.exit.id), **keys, **delay}
 
     def _insert(self, name: str, block: Block, before: Step | None = None) -> Step:

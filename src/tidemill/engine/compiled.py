@@ -113,6 +113,8 @@ class CompiledNode:
     when: Condition | None
     over: Template | None
     again: Condition | None
+    delay: Template | None
+    """Of the loop, under its keys, so that an error names them; None if it is no template."""
     rules: tuple[Condition, ...]
     at_once: bytes | None
     """The config's text if the handler can be called without evaluating, rendering or recording anything before."""
@@ -171,7 +173,7 @@ def _expressions(node: Node) -> list[Any]:
     if node.map is not None:
         found.append(node.map.over)
     if node.loop is not None:
-        found.append(node.loop.condition)
+        found += [node.loop.condition, node.loop.delay]
     if node.branch is not None:
         found += [rule.condition for rule in node.branch.rules]
     return found
@@ -180,19 +182,22 @@ def _expressions(node: Node) -> list[Any]:
 def _compile(node: Node) -> CompiledNode:
     text = encode_value(node.config)
     constant: bytes | None = text
-    config = over = None
+    config = over = delay = None
     if has_syntax(text.decode()):
         config = _compiled_template(node.config)
         if not config.is_constant:
             constant = None
     if node.map is not None:
         over = _compiled_template(node.map.over)
+    if node.loop is not None and node.loop.delay:
+        delay = _compiled_template({"loop": {"delay_seconds": node.loop.delay}})
     return CompiledNode(
         config=config,
         constant=constant,
         when=None if node.when is None else compiled(node.when),
         over=over,
         again=None if node.loop is None else compiled(node.loop.condition),
+        delay=delay,
         rules=() if node.branch is None else tuple(compiled(rule.condition) for rule in node.branch.rules),
         at_once=constant if node.when is None and node.delivery == "at_least_once" else None,
     )

@@ -159,6 +159,8 @@ class Result(ToActivation, frozen=True, kw_only=True):
     token: int
     outcome: Outcome
     route: Route | None = None
+    delay_ms: int = 0
+    """Before the next pass of a loop whose delay is a template."""
     called: bool = True
     """Whether the handler was called; rendering, expansion and assembly are not attempts."""
     worker: str = ""

@@ -66,6 +66,8 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     """Edges (from, to) out of the body from other nodes than the looping one: error and exit paths."""
     delay_ms: int = 0
     """A durable wait between passes."""
+    delay: str = ""
+    """A template that renders to the seconds of this wait, instead of `delay_ms`."""
 
 
 class Map(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -745,6 +745,22 @@ def test_a_loop_may_wait_between_its_passes() -> None:
         mill.publish(polling)
 
 
+def test_the_wait_between_passes_may_be_a_result() -> None:
+    @workflow
+    def polling(n: int, seconds: float) -> Any:
+        pause = double(n)
+        with tidemill.loop(max_iterations=3, delay=pause) as again:
+            with tidemill.loop(max_iterations=3, delay=seconds) as inner:
+                found = double(inner.iteration)
+                inner.until(found >= 2)
+            again.until(found >= 2)
+        return found
+
+    loops = [node["loop"] for node in polling.document()["nodes"] if "loop" in node]
+    assert [loop["delay_seconds"] for loop in loops] == ["{{ inputs.seconds }}", "{{ double.output }}"]
+    assert run(polling, n=0, seconds=0.01).output == 2
+
+
 def test_the_number_of_the_pass_in_a_condition() -> None:
     @workflow
     def passes(n: int) -> Any:

@@ -51,7 +51,7 @@ nodes:
       near: "{{ big.output[0] }}"
       deep: '{{ big.output["x y"].z }}'
     on_error: {route: [late2]}
-    loop: {condition: "output.size() < 1", max_iterations: 3, timeout_path: [late2]}
+    loop: {condition: "output.size() < 1", max_iterations: 3, timeout_path: [late2], delay_seconds: "{{ inputs.n }}"}
     delivery: at_most_once
     queue: q
     priority: 1

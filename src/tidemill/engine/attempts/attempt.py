@@ -17,7 +17,7 @@ import msgspec
 
 from tidemill.blobs.contract import MARKED, files_in
 from tidemill.blobs.payloads import NotJson, check_text, decode_value, encode_text, encode_value
-from tidemill.engine.attempts.conditions import Chosen, find_admission, find_route, readings_of
+from tidemill.engine.attempts.conditions import Chosen, delay_ms_of, find_admission, find_route, readings_of
 from tidemill.engine.attempts.invocation import (
     TimedOut,
     bounded,
@@ -114,7 +114,7 @@ class Attempt:
     _text: bytes | None = None
     """The text of its value, once it is known."""
     _output: AttemptOutput | None = None
-    _appended = 0
+    _appended = _delay_ms = 0
     _described: frozenset[str] = frozenset()
     """Files that the records of the visit describe."""
 
@@ -564,7 +564,10 @@ class Attempt:
         scope.has_output, scope.output = True, decode_value(text)
         program = self._flow.known_program(self._node) or await self._compile()
         reads = partial(readings_of, scope=scope, inputs=inputs, output=text)
-        return await self._evaluate(find_route(self._node, program, scope, chosen, reads))
+        found = await self._evaluate(find_route(self._node, program, scope, chosen, reads))
+        if program.delay is not None and isinstance(found, Route) and found.again:
+            self._delay_ms = delay_ms_of(await self._filled(program.delay, scope))
+        return found
 
     def fails(self, error: BaseException) -> Result:
         """The result of an attempt that called its handler and then met a permanent error elsewhere."""
@@ -576,9 +579,8 @@ class Attempt:
         task, ambient = self.task, self._tools.ambient
         duration_ms = ambient.monotonic_ms() - self._started
         waited_ms = self._began_ms - (self._act.since_ms or self._visit.since_ms)
-        blocked_ms = 0
-        if duration_ms >= BLOCKED_MS:
-            blocked_ms = self._tools.blocked_ms((self.lease.stream.key, task.node, task.visit, task.index))
+        place = (self.lease.stream.key, task.node, task.visit, task.index)
+        blocked_ms = self._tools.blocked_ms(place) if duration_ms >= BLOCKED_MS else 0
         return Result(
             node=task.node,
             visit=task.visit,
@@ -586,6 +588,7 @@ class Attempt:
             token=self.lease.token,
             outcome=outcome,
             route=route,
+            delay_ms=self._delay_ms,
             admission=self.admission,
             called=self.called,
             worker=self._tools.worker,

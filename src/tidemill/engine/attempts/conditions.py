@@ -16,10 +16,11 @@ from tidemill.blobs.contract import digest_of
 from tidemill.engine.attempts.rendering import SeenNodes
 from tidemill.engine.compiled import CompiledNode
 from tidemill.expressions.conditions import Condition, EvaluationSteps, LoopShare, Verdict, decide
-from tidemill.expressions.errors import ExpressionError, listing
+from tidemill.expressions.errors import ExpressionError, kind_of, listing
 from tidemill.expressions.scope import References, Scope, merged
 from tidemill.handlers.contract import truncate
 from tidemill.kernel.commands import Failed, SkipRequested
+from tidemill.kernel.document.fields import SECONDS_MAX
 from tidemill.kernel.events import Admission, BlobRef, Error, Payload, Reading, Route
 from tidemill.kernel.model import Branch, Node
 
@@ -99,6 +100,19 @@ def find_route(
         return Route(again, node.branch.default, -1, reason, why, reads(asked))
     except ExpressionError as error:
         return _undecided(where, error, reads(asked))
+
+
+def delay_ms_of(rendered: Any) -> int:
+    """The milliseconds of a loop's delay, rendered under its keys."""
+    seconds = rendered["loop"]["delay_seconds"]
+    given = kind_of(seconds)
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool):
+        if 0 <= seconds <= SECONDS_MAX:
+            return round(seconds * 1000)
+        given = "less" if seconds < 0 else "more"
+    message = f"the delay must be a number of seconds from 0 to {SECONDS_MAX:,}, and the template gave {given}"
+    hint = "give it a number, such as {{ output.retry_after | default(5) }}"
+    raise ExpressionError(code="template_failed", message=message, hint=hint, path="/loop/delay_seconds")
 
 
 def _undecided(where: str, error: ExpressionError, reads: tuple[Reading, ...]) -> Failed:

@@ -198,7 +198,8 @@ class Assembly:
         return milliseconds(owner.get("timeout_seconds", None if type_.waits else self.default_timeout))
 
     def _loop(self, number: int, loop: Mapping[str, Json]) -> model.Loop:
-        ids, passes = self.graph.ids, loop["max_iterations"]
+        ids, passes, delay = self.graph.ids, loop["max_iterations"], loop.get("delay_seconds")
+        computed = isinstance(delay, str)
         return without_defaults(
             model.Loop,
             condition=loop["condition"],
@@ -208,7 +209,8 @@ class Assembly:
             timeout_path=tuple(loop.get("timeout_path", ())),
             body=self.graph.names(sorted(self.loops.bodies[number])),
             escapes=tuple((ids[source], ids[target]) for source, target in self.loops.escapes[number]),
-            delay_ms=milliseconds(loop.get("delay_seconds")) or 0,
+            delay_ms=0 if computed else milliseconds(delay) or 0,
+            delay=delay if computed else "",
         )
 
 

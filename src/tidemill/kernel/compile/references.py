@@ -124,7 +124,7 @@ class Reading:
 
 def unknown_reference(draft: NormalizedDraft, place: DocumentPath, use: Use, name: str) -> None:
     message = f"`{shown(name)}` is neither a node of this workflow nor a known name"
-    in_condition = use.key.partition("/")[0] in CONDITIONED_KEYS
+    in_condition = use.key.partition("/")[0] in CONDITIONED_KEYS and use.key != LOOP_DELAY
     written = "written `ctx.<id>.output` in a condition" if in_condition else "`<id>.output`"
     hyphened = next((each for each in draft.index if "-" in each and name in each.split("-")), "")
     if hyphened:
@@ -266,6 +266,7 @@ EVERYWHERE = frozenset(("inputs", "run", "ctx", "nodes", "iteration"))
 IN_ITEMS = EVERYWHERE | {"item", "index"}
 OF_THE_NODE = frozenset(("output", "current"))
 IN_JUDGEMENT = EVERYWHERE | OF_THE_NODE
+LOOP_DELAY = "loop/delay_seconds"
 SECRETS = "secrets"
 _SECRET_NAME = r"""(?:\.\w+|\["[\w.-]+"\]|\['[\w.-]+'\])"""
 _LONE_SECRET = re.compile(r"(?:(?!{[{%#]).)*+{{-?\s*secrets" + _SECRET_NAME + r"\s*-?}}(?:(?!{[{%#]).)*+", re.DOTALL)
@@ -338,6 +339,8 @@ def node_uses(
         uses = template_uses(draft.place(number), "config", strings, in_config, limits, secret_fields)
     if is_map and (strings := find_templates(node["map"].get("over"))):
         uses += template_uses(draft.place(number), "map/over", strings, EVERYWHERE, limits)
+    if "loop" in node and (strings := find_templates(node["loop"].get("delay_seconds"))):
+        uses += template_uses(draft.place(number), LOOP_DELAY, strings, EVERYWHERE | {"output"}, limits)
     if "compensator" in node and (strings := find_templates(node["compensator"].get("config"))):
         secret_fields = compensator_type.secret_fields if compensator_type else ()
         allowed = in_config | {"output"}

@@ -312,7 +312,8 @@ def _done(
         visits.fail_visit(builder, node, Error("route_not_allowed", wrong), facts)
     else:
         # The size of a map's list is not counted again: its items were counted one by one.
-        visits.complete_visit(builder, node, done.output, result.route, facts, 0 if node.map is not None else done.size)
+        size = 0 if node.map is not None else done.size
+        visits.complete_visit(builder, node, done.output, result.route, facts, size, result.delay_ms)
 
 
 def _expand(

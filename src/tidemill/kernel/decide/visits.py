@@ -123,14 +123,23 @@ def _queue_items(builder: DecisionBuilder, node: Node, visit: Visit, limit: int 
 
 
 def complete_visit(
-    builder: DecisionBuilder, node: Node, output: Payload, route: Route | None, facts: AttemptFacts, size: int = 0
+    builder: DecisionBuilder,
+    node: Node,
+    output: Payload,
+    route: Route | None,
+    facts: AttemptFacts,
+    size: int = 0,
+    delay_ms: int = 0,
 ) -> None:
-    """Apply the result of a visit: complete it, or decide about another pass of its loop."""
+    """Apply the result of a visit: complete it, or decide about another pass of its loop.
+
+    `delay_ms` is what the worker made of the loop's delay if that is a template.
+    """
     loop = node.loop
     if loop is None or route is None or not route.again:
         _complete(builder, node, edges_and_joins.on_completion(node, route), output, route, facts, size)
         return
-    visit = builder.state.peek(node.id)
+    visit, delay_ms = builder.state.peek(node.id), delay_ms if loop.delay else loop.delay_ms
     if loop.max_iterations is not None and visit.passes + 1 >= loop.max_iterations:
         if loop.timeout_path:
             _complete(builder, node, edges_and_joins.on_exhaustion(node), output, route, facts, size)
@@ -138,8 +147,8 @@ def complete_visit(
             message = f"the loop is not done after {loop.max_iterations} passes, which are all that it has"
             hint = "name a node in `timeout_path`, in Python `with tidemill.on_exhausted(…):`; or raise max_iterations"
             fail_visit(builder, node, Error("loop_exhausted", message, hint=hint), facts)
-    elif loop.delay_ms or edges_and_joins.body_busy(builder.flow, builder.state, node):
-        until_ms = builder.now + loop.delay_ms if loop.delay_ms else None
+    elif delay_ms or edges_and_joins.body_busy(builder.flow, builder.state, node):
+        until_ms = builder.now + delay_ms if delay_ms else None
         builder.emit(
             events.NodeWaiting(
                 at_ms=builder.now,

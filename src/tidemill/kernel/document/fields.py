@@ -389,11 +389,15 @@ def max_iterations(place: DocumentPath, key: str, value: Json) -> Json:
 
 
 def delay(place: DocumentPath, key: str, value: Json) -> Json:
-    if is_template(value):
-        hint = 'for a computed delay put a `sleep` node into the body: config: {seconds: "{{ … }}"}'
-        place.problem("wrong_type", key, f"`{key}` must be a number, not a template", hint)
-        return None
-    return seconds(place, key, value)
+    """A number of seconds, or one template that renders to it."""
+    if not is_template(value):
+        return seconds(place, key, value)
+    bare = value.strip()
+    if bare.startswith("{{") and bare.endswith("}}") and bare.count("{{") == 1:
+        return bare
+    hint = 'for example "{{ output.retry_after }}"'
+    place.problem("wrong_type", key, f"`{key}` must be a number or a single {{{{ expression }}}}", hint)
+    return None
 
 
 LOOP = table_of(

@@ -281,7 +281,7 @@ def _sorted_edges(draft: NormalizedDraft) -> list[dict[str, str]]:
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 CONDITIONED_KEYS = frozenset(("when", "loop", "branch"))
-"""Keys of a node that hold conditions and no other expressions."""
+"""Keys of a node that hold conditions, and no other expressions but the delay of a loop."""
 
 
 class Clause(NamedTuple):

@@ -340,3 +340,37 @@ async def test_passes_of_a_loop_are_apart_by_its_delay(mill: Cluster) -> None:
     assert (run.status, run.nodes["a"]["visits"], run.outputs) == ("COMPLETED", 3, {"a": 2})
     ends = [event["at_ms"] for event in await second.engine.events(run_id) if event["type"] == "LoopContinued"]
     assert [round((later - ends[0]) / 1_000) for later in ends] == [0, 60]
+
+
+@simulated
+async def test_a_node_says_when_its_next_pass_begins(mill: Cluster) -> None:
+    """The delay is rendered once, from the output; another process finds it in the log."""
+    first = await mill.process("w1")
+    config = {"retry_after": "{{ inputs.s * iteration }}"}
+    loop = {"condition": "iteration < 3", "max_iterations": 5, "delay_seconds": "{{ output.retry_after }}"}
+    run_id = await first.start(document(node("a", config=config, loop=loop)), {"s": 60})
+    await asyncio.sleep(30)
+    waiting = (await first.engine.show(run_id)).nodes["a"]
+    assert (waiting["status"], waiting["visits"]) == ("WAITING", 2)
+    first.kill()
+    second = await mill.process("w2")
+    run = await second.end(run_id)
+    assert (run.status, run.nodes["a"]["visits"]) == ("COMPLETED", 4)
+    ends = [event["at_ms"] for event in await second.engine.events(run_id) if event["type"] == "LoopContinued"]
+    assert [round((later - ends[0]) / 1_000) for later in ends] == [0, 60, 180]
+
+
+@simulated
+async def test_a_delay_that_is_no_number_of_seconds_fails_the_visit(mill: Cluster) -> None:
+    worker = await mill.process()
+    for value, given in ((-1, "less"), (1e12, "more"), ("5", "a string"), (True, "a boolean"), (None, "null")):
+        loop = {"condition": "true", "max_iterations": 5, "delay_seconds": "{{ output.s }}"}
+        run = await worker.run(document(node("a", config={"s": value}, loop=loop)))
+        error = run.nodes["a"]["error"]
+        assert (run.status, error["code"], run.nodes["a"]["attempts"]) == ("FAILED", "template_failed", 1)
+        assert "/loop/delay_seconds" in error["message"] and error["message"].endswith(f"the template gave {given}")
+    loop["delay_seconds"] = "{{ output.t }}"
+    run = await worker.run(document(node("a", config={}, loop=loop)))
+    assert (run.status, run.nodes["a"]["error"]["code"]) == ("FAILED", "template_failed")
+    loop |= {"condition": "false", "delay_seconds": "{{ output.t }}"}
+    assert (await worker.run(document(node("a", config={}, loop=loop)))).status == "COMPLETED"

@@ -6,6 +6,7 @@ import gc
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.fixtures.kernel.authoring import TYPES, chain, compiled, document, node
@@ -167,6 +168,18 @@ def test_a_computed_reference_reads_everything() -> None:
     ).workflow
     assert [each.reads_all for each in workflow.nodes] == [False, True]
     assert workflow.output_reads == ("a", "b")
+
+
+def test_the_delay_of_a_loop_is_a_number_or_a_template() -> None:
+    written = [{}, {"delay_seconds": 1.5}, {"delay_seconds": " {{ output.s }} "}]
+    loops = [only(loop={"condition": CEL, "max_iterations": 3, **delay}).loop for delay in written]
+    assert [(each.delay_ms, each.delay) for each in loops if each] == [(0, ""), (1500, ""), (0, "{{ output.s }}")]
+    # Versions that know no such templates read the others.
+    assert [sorted({"delay", "delay_ms"} & msgspec.to_builtins(each).keys()) for each in loops] == [
+        [],
+        ["delay_ms"],
+        ["delay"],
+    ]
 
 
 def test_a_default_written_out_does_not_change_the_digest() -> None:

@@ -19,7 +19,7 @@ from tidemill.kernel.document.reader import read_document
 
 ROOT = Path(__file__).resolve().parents[4]
 LOOP = {"condition": "output.again", "max_iterations": 3}
-SLEEPS = 'for a computed delay put a `sleep` node into the body: config: {seconds: "{{ … }}"}'
+DELAY = 'for example "{{ output.retry_after }}"'
 
 
 def looping(id_: str, *dependencies: str, back_to: str, **fields: Any) -> dict[str, Any]:
@@ -324,13 +324,32 @@ def test_a_million_problems_are_counted_not_listed() -> None:
         (document(node("a", join="al")), "did you mean `all`?"),
         (document(node("a", on_error="b")), "one of fail, continue, or {route: [node]}"),
         (document({"id": "a", "type": "value", "dependencies": "b"}), "write [b]"),
-        (document(node("a", loop={**LOOP, "delay_seconds": "{{ inputs.s }}"})), SLEEPS),
+        (document(node("a", loop={**LOOP, "delay_seconds": "in {{ inputs.s }} s"})), DELAY),
     ],
 )
 def test_a_hint_names_what_was_probably_meant(raw: Any, hint: str) -> None:
     with pytest.raises(Rejected) as caught:
         compile_document(raw, TYPES)
     assert hint in [problem.hint for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("delay", "code"),
+    [
+        (-1, "out_of_range"),
+        ("5", "wrong_type"),
+        ("${{ inputs.s }}", "wrong_type"),
+        ("{{ inputs.s }}{{ inputs.t }}", "wrong_type"),
+        ("{{ inputs.s + }}", "template_syntax"),
+        ("{{ missing.output }}", "unknown_reference"),
+        ("{{ after.output }}", "reference_not_ancestor"),
+        ("{{ current.output }}", "name_not_available"),
+        ("{{ secrets.s }}", "secret_not_allowed"),
+    ],
+)
+def test_a_delay_is_a_number_or_one_template(delay: Any, code: str) -> None:
+    raw = document(node("a", loop={**LOOP, "delay_seconds": delay}), node("after", "a"))
+    assert (code, "/nodes/0/loop/delay_seconds") in said(raw)
 
 
 def test_what_an_author_wrote_cannot_act_on_the_terminal() -> None:

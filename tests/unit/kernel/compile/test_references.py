@@ -50,6 +50,15 @@ READS: list[tuple[str, list[Any], tuple[str, ...], tuple[str, ...]]] = [
         ("b",),
         ("b",),
     ),
+    (
+        "in the delay of a loop",
+        [
+            node("a"),
+            node("z", "a", loop={**LOOP, "delay_seconds": "{{ output.n + a.output + z.output | default(1) }}"}),
+        ],
+        ("a", "z"),
+        ("z",),
+    ),
     ("both at once", [node("a"), node("z", "a", config="{{ a.output }}{{ z.x }}", loop=LOOP)], ("a", "z"), ("z",)),
     ("in a condition", [node("a"), node("z", "a", when="ctx.a.output > 1")], ("a",), ()),
     (

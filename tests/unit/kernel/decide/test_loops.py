@@ -506,6 +506,25 @@ def test_a_delay_is_a_timer_between_passes() -> None:
     assert (run.status, run.jobs) == ("COMPLETED", "")
 
 
+@pytest.mark.parametrize(("delay_ms", "until"), [(1_500, "+1500"), (0, "")])
+def test_a_delay_that_the_worker_has_computed(delay_ms: int, until: str) -> None:
+    run = begun("a > z", {"a": {"loop": {**loop(3), "delay_seconds": "{{ output.s }}"}}})
+    found = run.done("a", again=True, delay_ms=delay_ms)
+    if until:
+        assert found == rows(f"NodeStarted a; NodeWaiting a on=loop until={until}; put wake a at={until}")
+        assert check_log(run.flow, run.kernel.events) == []
+        found = run.wake("a")
+    assert "LoopContinued a entry=a iteration=1 body=a" in found
+    run.done("a", again=False)
+    run.done("z")
+    assert (run.status, run.jobs) == ("COMPLETED", "")
+
+
+def test_only_a_template_is_a_delay_of_the_worker() -> None:
+    run = begun("a", {"a": {"loop": loop(3)}})
+    assert "LoopContinued a entry=a iteration=1 body=a" in run.done("a", again=True, delay_ms=9)
+
+
 def test_a_delay_that_is_over_waits_for_the_rest_of_the_body() -> None:
     run = begun("a > b c > d > z", {"d": {"join": "any", "loop": {**loop(3, "a"), "delay_seconds": 5}}})
     run.end("a", "b")
