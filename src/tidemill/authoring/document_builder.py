@@ -53,8 +53,8 @@ from tidemill.authoring.function_source import (
     decided_early,
     enclosed,
     frozen_calls,
-    is_ours,
     place_in_code,
+    place_of_error,
     place_of_line,
 )
 from tidemill.authoring.hints import Named, value_of
@@ -152,7 +152,7 @@ class DocumentBuilder:
         try:
             yield
         except Rejected as refusal:
-            at = _place_of_error(refusal) or self._written_at
+            at = place_of_error(refusal) or self._written_at
             found = [_located(each, at) for each in refusal.problems]
             raise Rejected([*self._problems, *(each for each in found if each not in self._problems)]) from None
         except Exception as error:
@@ -162,7 +162,7 @@ class DocumentBuilder:
             what = f"a result is used as a value ({readable(str(error))})"
             what = f"the model {model} is made of a result" if model else what
             message = f"{what}, and it is known only when the workflow runs"
-            at = _place_of_error(error, self._written_at.partition(":")[0])
+            at = place_of_error(error, self._written_at.partition(":")[0])
             problem = Problem(code="value_not_known", message=message, path=at, hint=OF_MODELS if model else IN_A_TASK)
             raise Rejected([*self._problems, problem]) from error
         finally:
@@ -592,13 +592,3 @@ def _located(problem: Problem, at: str) -> Problem:
     if not MARKS.search(found.message):
         return found
     return msgspec.structs.replace(found, code="value_not_known", message=readable(found.message), hint=IN_A_TASK)
-
-
-def _place_of_error(error: BaseException, file: str = "") -> str:
-    """File and line of the caller's code that an error has left last; in this file, if one is named."""
-    at, found = error.__traceback__, ""
-    while at is not None:
-        place = place_of_line(at.tb_frame.f_code, at.tb_lineno)
-        found = found if is_ours(at.tb_frame) or (file and place.partition(":")[0] != file) else place
-        at = at.tb_next
-    return found

@@ -242,6 +242,16 @@ def place_of_line(code: CodeType, line: int) -> str:
     return f"{os.path.basename(code.co_filename)}:{line}"
 
 
+def place_of_error(error: BaseException, file: str = "") -> str:
+    """File and line of the caller's code that an error has left last; in this file, if one is named."""
+    at, found = error.__traceback__, ""
+    while at is not None:
+        place = place_of_line(at.tb_frame.f_code, at.tb_lineno)
+        found = found if is_ours(at.tb_frame) or (file and place.partition(":")[0] != file) else place
+        at = at.tb_next
+    return found
+
+
 def is_ours(frame: FrameType) -> bool:
     """Whether code is that of Tidemill or of Python itself."""
     file = frame.f_code.co_filename
