@@ -198,6 +198,12 @@ def way_on(state: State, found: OutcomeCounts) -> tuple[str, str]:
     return "retry the run: completed nodes keep their results", "tidemill runs retry {run}"
 
 
+WAYS = (
+    "settle it with its value if it happened, or skip it if it did not, once its call has surely ended (a plain "
+    "function continues in its thread)"
+)
+
+
 def _way_to_undo(state: State) -> tuple[str, str] | None:
     """How what a partial rollback has left can be undone; None if nothing can be done about it."""
     undo, again = not_undone(state), "tidemill runs rollback {run}"
@@ -211,7 +217,7 @@ def _way_to_undo(state: State) -> tuple[str, str] | None:
     name, cell = label(node, int(visit), int(index)), state.peek(node)
     act = peek_at(cell, int(index)) if int(visit) == cell.visit else None
     what, which = f"the outcome of {name} is unknown", "" if index == "-1" else f" --item {index}"
-    ways, how = "settle it with its value if it happened, or skip it if it did not", "--value VALUE"
+    ways, how = WAYS, "--value VALUE"
     if act is None:
         ways, how, which = "undo it by hand if it happened, then skip it", "--skip", f" --visit {visit}{which}"
     elif not act.attempt:
