@@ -182,7 +182,7 @@ def frozen_calls(code: CodeType, names: Mapping[str, Any]) -> list[Finding]:
             if _is_new_each_time(called):
                 message = f"`{'.'.join(path)}(…)` is called once, while the graph is built: every run gets its answer"
                 hint = "call it inside a task, or make it an input"
-                found.append(Finding(code.co_firstlineno + node.lineno - 1, message, hint, "value_frozen"))
+                found.append(Finding(code.co_firstlineno + node.lineno - 1, message, hint, code="value_frozen"))
     return found
 
 
