@@ -112,17 +112,17 @@ def test_a_function_that_cannot_be_stopped_keeps_no_process_alive(here: Here, do
     assert b"Traceback" not in worker.err and b"destroyed" not in worker.err
 
 
-def test_what_functions_print_is_not_in_the_json(here: Here) -> None:
+def test_what_functions_print_is_json_too(here: Here) -> None:
     place, mill = here
     worker = place.worker()
     assert mill.result(start(mill, calls("chatter")), timeout_s=20).status == "COMPLETED"
     worker.tell()
     assert worker.end() == main.OK
-    assert [each["event"] for each in worker.said] == ["ready", "node_completed", "draining", "drained"]
-    told, run_id = worker.said[1], mill.find()[0][0].run_id
+    assert [each["event"] for each in worker.said] == ["ready", "printed", "node_completed", "draining", "drained"]
+    printed, told, run_id = *worker.said[1:3], mill.find()[0][0].run_id
+    assert (printed["stream"], printed["by"], printed["message"]) == ("stdout", f"{run_id} a", "a function prints")
     assert (told["run"], told["node"], told["attempt"], told["level"]) == (run_id, "a", 1, "info")
     assert told["duration_ms"] >= 0 and told["error"] is None
-    assert f"[{run_id} a] a function prints\n".encode() in worker.err
 
 
 def test_the_lines_of_a_worker_for_people(here: Here) -> None:
