@@ -134,15 +134,13 @@ def _cancel(builder: DecisionBuilder, node: Node, visit: Visit, reason: str) -> 
 def _under_way(builder: DecisionBuilder, node: Node, visit: Visit, index: int, act: Activation) -> bool:
     """Whether a worker may have called the handler of this, with an effect that a rollback would have to undo.
 
-    The log says so if the attempt is recorded as started, or if an attempt before it was lost. Else it depends on the
-    job: if the commit finds that it is not idle, the turn decides again.
+    The log says so if the attempt is recorded as started; one before it that was lost is unknown already. Else it
+    depends on the job: if the commit finds that it is not idle, the turn decides again.
     """
     if node.compensator is None or act.status not in DISPATCHED or phase_of(node, visit, index) != "call":
         return False
     if act.running or node.delivery == "at_most_once":
         return act.running
-    if act.lost:
-        return True
     if act.retry_at_ms is not None and _retried_now(builder, node.id, visit.visit, index):
         # The lease of the attempt that failed is settled by the same commit.
         return False

@@ -333,6 +333,7 @@ async def test_bytes_that_were_given_only_once_fail_the_attempt(mill: Cluster, m
     monkeypatch.setattr(mill.blobs, "put_stream", out_of_reach)
     run = await worker.end(await worker.engine.start(reference))
     assert (run.status, len(calls), run.nodes["a"]["attempts"]) == ("COMPLETED", 2, 2)
+    assert [each.lost for each in await mill.of(run.run_id, NodeFailed)] == [False], "it is no lost worker"
     await asyncio.sleep(0)
 
 

@@ -60,7 +60,8 @@ SITUATIONS: list[tuple[Callable[[OperatorSteps], None], dict[str, Any], tuple[bo
     # What happened to `a`, its options; is its outcome unknown and must its job be idle: if nobody has it, if somebody.
     (queued, {}, (False, True), (True, False)),
     (begun, {}, (True, False), (True, False)),
-    (lost, {}, (True, False), (True, False)),
+    # What was lost is unknown already.
+    (lost, {}, (False, True), (True, False)),
     (failed, {}, (False, True), (True, False)),
     (lost_then_failed, {}, (False, True), (True, False)),
     (waiting, {}, (False, False), (False, False)),
